@@ -192,4 +192,4 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name) from None
 
     def __dir__():
-        return sorted({*globals(), *__all__})
+        return [*__all__, "__version__", "facts", "interpreters", "onnx", "ops", "testing", "torch", "training"]

@@ -479,3 +479,4 @@ def _basis(zero: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
 
 
 __all__ = ["check", "hessian", "hvp", "jacobian", "jvp", "per_sample_gradients", "run", "trim", "value_and_grad", "vjp"]
+__dir__ = __all__.copy

@@ -1,13 +1,7 @@
-"""The short name of `opstage.training.callbacks`: one module under two names."""
+"""`opstage.callbacks`: callbacks of `fit`, `opstage.training.callbacks` under the name that users write."""
 
-from __future__ import annotations
+from . import threads  # noqa: F401  first, so that a fork waits for imports in other threads
+from .training.callbacks import *  # noqa: F403
+from .training.callbacks import __all__
 
-import sys
-from importlib import import_module
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .training.callbacks import *  # noqa: F403
-
-import_module("opstage.threads")  # first, so that a fork waits for imports in other threads
-sys.modules[__name__] = import_module("opstage.training.callbacks")
+__dir__ = __all__.copy

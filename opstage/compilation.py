@@ -225,3 +225,4 @@ class _CallContract(Contract):
 
 
 __all__ = ["CompiledOut", "CompiledScalar", "compile", "record"]
+__dir__ = __all__.copy

@@ -1,13 +1,7 @@
-"""The short name of `opstage.ops.derived`: one module under two names."""
+"""`opstage.derived`: ops that are programs over other ops, `opstage.ops.derived` under the name that users write."""
 
-from __future__ import annotations
+from . import threads  # noqa: F401  first, so that a fork waits for imports in other threads
+from .ops.derived import *  # noqa: F403
+from .ops.derived import __all__
 
-import sys
-from importlib import import_module
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .ops.derived import *  # noqa: F403
-
-import_module("opstage.threads")  # first, so that a fork waits for imports in other threads
-sys.modules[__name__] = import_module("opstage.ops.derived")
+__dir__ = __all__.copy

@@ -20,6 +20,9 @@ from .ops.readable_amounts import parse_bytes
 from .ops.splitmix import is_seed
 from .ops.tracebacks import VARIABLE as TRACEBACK
 
+__all__ = ["CudaGraphs", "FloatName", "MatmulPrecision", "Options"]
+__dir__ = __all__.copy
+
 DEVICES = ("cpu", "cuda")
 """The kinds of device."""
 FloatName: TypeAlias = Literal["float32", "float64", "exact"]

@@ -15,6 +15,9 @@ from .ops.trees import flatten, map_leaves, structure_paths
 from .optim import Optimizer
 from .options import Options
 from .training.program_check import check_program, line_of
+
+__all__ = ["assert_like_one_rank", "assert_shapes"]
+__dir__ = __all__.copy
 from .training.trainer import scalar_trainer
 
 

@@ -1,13 +1,10 @@
-"""The short name of `opstage.ops.transform`: one module under two names."""
+"""`opstage.transform`: derivatives inside programs, `opstage.ops.transform` under the name that users write.
 
-from __future__ import annotations
+The package `opstage/transforms` is another thing: the interpreters and ops that compute these derivatives.
+"""
 
-import sys
-from importlib import import_module
+from . import threads  # noqa: F401  first, so that a fork waits for imports in other threads
+from .ops.transform import *  # noqa: F403
+from .ops.transform import __all__
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .ops.transform import *  # noqa: F403
-
-import_module("opstage.threads")  # first, so that a fork waits for imports in other threads
-sys.modules[__name__] = import_module("opstage.ops.transform")
+__dir__ = __all__.copy

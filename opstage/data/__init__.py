@@ -30,3 +30,4 @@ __all__ = [
     "noisy",
     "train_test_split",
 ]
+__dir__ = __all__.copy

@@ -40,6 +40,7 @@ __all__ = [
     "with_claims",
     "with_ranges",
 ]
+__dir__ = __all__.copy
 
 
 def report_of(graph: Graph) -> Report:

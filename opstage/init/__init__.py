@@ -51,6 +51,7 @@ __all__ = [
     "xavier_uniform",
     "zeros",
 ]
+__dir__ = __all__.copy
 
 
 if not TYPE_CHECKING:  # type checkers should report unknown names

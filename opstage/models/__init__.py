@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from . import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
 
 __all__ = ["MODELS", "Model", "Recipe", "cnn", "gpt", "lstm", "mlp", "model", "pinn", "resnet", "unet", "vae", "vit"]
+__dir__ = __all__.copy
 
 
 def __getattr__(name: str) -> Any:

@@ -5,3 +5,4 @@ from ..interop.onnx.model import OnnxModel, load
 from . import source, trainable
 
 __all__ = ["InternalError", "OnnxModel", "Unimportable", "load", "source", "trainable"]
+__dir__ = __all__.copy

@@ -3,3 +3,4 @@
 from ..interop.source import WrittenModel, write_source
 
 __all__ = ["WrittenModel", "write_source"]
+__dir__ = __all__.copy

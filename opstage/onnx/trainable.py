@@ -3,3 +3,4 @@
 from ..interop.onnx.model import Config, configured, fixed_values, trainable
 
 __all__ = ["Config", "configured", "fixed_values", "trainable"]
+__dir__ = __all__.copy

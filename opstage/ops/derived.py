@@ -144,6 +144,7 @@ __all__ = [
     "var",
     "weighted_cross_entropy",
 ]
+__dir__ = __all__.copy
 
 
 def dropout(ops: Ops[R], x: R, p: float | Fraction, train: bool, *, seed: int | None = None) -> R:

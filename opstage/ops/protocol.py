@@ -102,6 +102,7 @@ OPS = frozenset(
 """The names of all ops: methods built on `bind`, the same on every interpreter."""
 
 __all__ = ["OPS", "Axes", "IntOrTuple", "Number", "Ops", "R", "Ref", "ShapeLike"]
+__dir__ = __all__.copy
 
 
 # Programs: whose they are, and what a training program returns besides its loss ---------------------------------------

@@ -21,6 +21,7 @@ from .trees import flatten, unflatten
 from .types import TensorType, is_float
 
 __all__ = ["bounds", "grad", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"]
+__dir__ = __all__.copy
 
 
 def vjp(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:

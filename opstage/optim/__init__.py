@@ -47,3 +47,4 @@ __all__ = [  # type checkers read it, so the names of SHIPPED are written out
     "schedule",
     "sgd",
 ]
+__dir__ = __all__.copy

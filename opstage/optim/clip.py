@@ -15,6 +15,9 @@ from ..ops.primitive import R
 from ..ops.protocol import Ops
 from .hyperparameters import at_least_0, check_numbers
 
+__all__ = ["Clip", "by_global_norm", "by_norm", "by_value", "global_norm"]
+__dir__ = __all__.copy
+
 _GUARD = 1e-6  # PyTorch's, against a norm of 0
 
 

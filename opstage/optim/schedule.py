@@ -28,6 +28,20 @@ from .hyperparameters import (
     share,
 )
 
+__all__ = [
+    "Schedule",
+    "constant",
+    "cosine",
+    "cyclic",
+    "exponential",
+    "linear_warmup",
+    "one_cycle",
+    "scaled",
+    "step",
+    "warmup_cosine",
+]
+__dir__ = __all__.copy
+
 
 class Schedule(ABC):
     """A function `schedule(step)` that returns the learning rate of a step, counted from 0."""

@@ -21,6 +21,7 @@ __all__ = [
     "configure",
     "train",
 ]
+__dir__ = __all__.copy
 
 __getattr__ = lazily(
     __name__,

@@ -5,3 +5,4 @@ from ..interop.torch.model import TorchModel, load
 from . import trainable
 
 __all__ = ["TorchModel", "Unimportable", "load", "trainable"]
+__dir__ = __all__.copy

@@ -3,3 +3,4 @@
 from ..interop.torch.model import Config, configured, trainable
 
 __all__ = ["Config", "configured", "trainable"]
+__dir__ = __all__.copy

@@ -36,6 +36,7 @@ __all__ = [
     "Loop",
     "ReduceOnPlateau",
 ]
+__dir__ = __all__.copy
 
 _MODES = ("min", "max")
 _RISING = ("accuracy", "precision", "recall", "f1", "auc", "r2")

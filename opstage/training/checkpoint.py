@@ -38,6 +38,7 @@ _BEGINNINGS = ("tensors-", MANIFEST)
 _UNFINISHED = "tensors-unfinished.safetensors"
 
 __all__ = ["MANIFEST", "Snapshot", "exists", "load", "restore", "save", "take_snapshot", "tensors_file"]
+__dir__ = __all__.copy
 
 
 def exists(directory: str | os.PathLike[str]) -> bool:

@@ -29,6 +29,7 @@ from .state import OptimizerState, RunningAverage
 from .trainer import ScalarTrainer
 
 __all__ = ["EpochResult", "Observer", "Position", "Saver", "evaluate", "fit", "require_callbacks"]
+__dir__ = __all__.copy
 
 
 class Observer(Protocol):

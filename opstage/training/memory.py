@@ -29,6 +29,9 @@ from .sizes import MOST, around, dim_names, largest, near, sample_sizes
 from .step import UPDATE, Clip, TrainingStep
 from .validate import PlannedStep, training_step
 
+__all__ = ["StepMemory", "model_memory", "step_memory"]
+__dir__ = __all__.copy
+
 _TOO_MUCH = 1 << 62
 _LINES = 4
 """How often a guess of the largest size is drawn nearer by a line: few rows say little of many."""

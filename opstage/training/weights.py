@@ -32,3 +32,4 @@ __all__ = [
     "write_state_dict",
     "write_weights",
 ]
+__dir__ = __all__.copy

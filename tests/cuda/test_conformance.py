@@ -184,10 +184,10 @@ X = np.array([1.0, 2.0, 6.0])
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_on_a_device(backend: str) -> None:
     def loss(ops: Any, x: Any) -> Any:
-        return ops.sum(debug.show(ops, x * 2.0, "h", gradient=True))
+        return ops.sum(debug.print(ops, x * 2.0, "h", gradient=True))
 
     lines: list[str] = []
-    with debug.showing_to(lines.append):
+    with debug.redirect(lines.append):
         for x in (X, 2 * X):
             opstage.value_and_grad(loss, x, options=Options(device="cuda", backend=backend))
     assert lines == [
@@ -209,22 +209,22 @@ def test_a_compiled_step_shows_what_it_read_before_it_wrote() -> None:
     """As on the CPU, in steps that write over their parameters, and in loops."""
 
     def loss(ops: Any, w: Any, x: Any) -> Any:
-        debug.show(ops, w, "w")
+        debug.print(ops, w, "w")
 
         def turn(ops: Any, c: Any, row: Any) -> Any:
-            h = debug.show(ops, ops.tanh(c * row), "h", gradient=True)
-            return ops.exp(debug.show(ops, h + 1.0, "k")), h
+            h = debug.print(ops, ops.tanh(c * row), "h", gradient=True)
+            return ops.exp(debug.print(ops, h + 1.0, "k")), h
 
         last, _ = ops.scan(turn, w, x)
-        masks = debug.show(ops, last > 1.0, "mask")
-        return ops.sum(ops.select(masks, last * last, last)) + ops.sum(debug.show(ops, ops.transpose2d(x), "t"))
+        masks = debug.print(ops, last > 1.0, "mask")
+        return ops.sum(ops.select(masks, last * last, last)) + ops.sum(debug.print(ops, ops.transpose2d(x), "t"))
 
     rows = np.arange(6.0).reshape(2, 3) / 7
     seen: dict[str, list[str]] = {}
     for device in ("cpu", "cuda"):
         options = Options(device=device, backend="compiled")
         trainer = opstage.scalar_trainer(loss, X / 4, options=options)
-        with debug.showing_to(seen.setdefault(device, []).append):
+        with debug.redirect(seen.setdefault(device, []).append):
             for _ in range(3):
                 trainer.step(0.1, rows)
     order = {device: sorted(lines, key=lambda line: line.startswith("grad")) for device, lines in seen.items()}

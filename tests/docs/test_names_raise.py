@@ -66,8 +66,8 @@ def _total(ops: Any, x: Any, *_: Any) -> Any:
     return ops.sum(x)
 
 
-def shown(write: Any) -> None:
-    with opstage.debug.showing_to(write):
+def redirected(write: Any) -> None:
+    with opstage.debug.redirect(write):
         pass
 
 
@@ -86,7 +86,7 @@ NO_TENSOR = "an argument that is no array of numbers, or options that are none"
 NO_SCALAR = "a program that returns no scalar"
 
 WRONG = (
-    Wrong("debug.showing_to", lambda: shown(ANY), "showing_to takes a function"),
+    Wrong("debug.redirect", lambda: redirected(ANY), "debug.redirect: argument write: expected a function"),
     Wrong("facts.Window", lambda: facts.Window("T", -1), "the size of a window is an int"),
     Wrong("facts.ranges_of", lambda: facts.ranges_of(ANY), "ranges_of takes the"),
     Wrong(
@@ -273,7 +273,8 @@ WRONG = (
     Wrong(
         "transform.jvp", lambda: inside(lambda o, x: transform.jvp(o, elements, (x,), ())), "there are 0", "ShapeError"
     ),
-    Wrong("debug.show", lambda: inside(lambda o, x: opstage.debug.show(o, ANY)), "an op got an int", "ProgramError"),
+    Wrong("debug.print", lambda: inside(lambda o, x: opstage.debug.print(o, ANY)), "an op got an int", "ProgramError"),
+    Wrong("debug.print", lambda: inside(lambda o, x: opstage.debug.print(o, x, ANY)), "debug.print: argument name: "),
     Wrong("callbacks.BestCheckpoint", lambda: callbacks.BestCheckpoint("a", mode=ANY), "best_checkpoint: mode"),
     Wrong(
         "callbacks.EarlyStopping", lambda: callbacks.EarlyStopping(metric="a", patience=3), "early_stopping: it is not"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
+from types import ModuleType
 
 import pytest
 
+import opstage
 from opstage import optim
 
 LINES = [
@@ -35,3 +38,27 @@ def test_each_works_first_thing(line: str) -> None:
 
 def test_every_shipped_optimizer_is_exported() -> None:
     assert set(optim.SHIPPED) <= set(optim.__all__)
+
+
+PUBLIC = [
+    *("opstage.api", "opstage.callbacks", "opstage.compilation", "opstage.data", "opstage.debug", "opstage.derived"),
+    *("opstage.facts", "opstage.init", "opstage.interpreters.graph", "opstage.models", "opstage.onnx", "opstage.optim"),
+    *("opstage.onnx.source", "opstage.onnx.trainable", "opstage.ops.derived", "opstage.ops.dims", "opstage.options"),
+    *("opstage.ops.protocol", "opstage.ops.transform", "opstage.optim.clip", "opstage.optim.schedule", "opstage.runs"),
+    *("opstage.testing", "opstage.torch", "opstage.torch.trainable", "opstage.training.callbacks", "opstage.transform"),
+    *("opstage.training.checkpoint", "opstage.training.fit", "opstage.training.memory", "opstage.training.weights"),
+]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_tab_completion_lists_the_public_names_alone(name: str) -> None:
+    module = import_module(name)
+    assert dir(module) == sorted(module.__all__)
+    assert all(hasattr(module, each) for each in module.__all__)
+
+
+def test_tab_completion_lists_the_public_names_and_modules_of_the_package() -> None:
+    others = {"__version__", "facts", "interpreters", "onnx", "ops", "testing", "torch", "training"}
+    assert set(dir(opstage)) == {*opstage.__all__, *others}
+    assert all(hasattr(opstage, name) for name in others)
+    assert all(isinstance(getattr(opstage.ops, name), ModuleType) for name in dir(opstage.ops) if name[0] != "_")

@@ -4,3 +4,4 @@ from .graph import Graph
 from .recorder import Recorder, record
 
 __all__ = ["Graph", "Recorder", "record"]
+__dir__ = __all__.copy

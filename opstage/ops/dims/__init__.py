@@ -66,3 +66,4 @@ __all__ = [
     "substitute",
     "witness",
 ]
+__dir__ = __all__.copy

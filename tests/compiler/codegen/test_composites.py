@@ -206,9 +206,9 @@ def test_zeros_of_either_sign_are_other_runs(monkeypatch: pytest.MonkeyPatch) ->
 def test_effects_keep_their_order(capsys: pytest.CaptureFixture[str]) -> None:
     def body(ops: Any, h: Any, x: Any) -> Any:
         h = ops.tanh(ops.add(h, x))
-        opstage.debug.show(ops, h, "first")
+        opstage.debug.print(ops, h, "first")
         h = ops.mul(h, ops.add(h, h))
-        opstage.debug.show(ops, h, "second")
+        opstage.debug.print(ops, h, "second")
         return h, ops.scale(h, c=2.0)
 
     h, xs = _data()

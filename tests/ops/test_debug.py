@@ -1,4 +1,4 @@
-"""`debug.show`: it prints once, in order, where the program runs, and changes nothing."""
+"""`debug.print`: it prints once, in order, where the program runs, and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ X = np.array([1.0, 2.0, 6.0])
 
 def lines_of(call: Any) -> tuple[list[str], Any]:
     lines: list[str] = []
-    with debug.showing_to(lines.append):
+    with debug.redirect(lines.append):
         result = call()
     return lines, result
 
@@ -24,10 +24,10 @@ def lines_of(call: Any) -> tuple[list[str], Any]:
 @BOTH
 def test_what_is_shown_and_in_which_order(options: Options) -> None:
     def program(ops: Any, x: Any) -> Any:
-        debug.show(ops, ops.exp(x * 1000.0), "unread")
-        h = debug.show(ops, x * 2.0, "h")
-        debug.show(ops, h, "values", values=True)
-        return ops.sum(debug.show(ops, h > 3.0, "mask").shape and h)
+        debug.print(ops, ops.exp(x * 1000.0), "unread")
+        h = debug.print(ops, x * 2.0, "h")
+        debug.print(ops, h, "values", values=True)
+        return ops.sum(debug.print(ops, h > 3.0, "mask").shape and h)
 
     expected = [
         "unread: (3,) float32 none is finite, 0 nan, 3 infinite (step 0)",
@@ -42,11 +42,11 @@ def test_what_is_shown_and_in_which_order(options: Options) -> None:
 @BOTH
 def test_lines_keep_the_order_of_the_program(options: Options) -> None:
     def loss(ops: Any, x: Any, w: Any) -> Any:
-        h = debug.show(ops, ops.matmul(x, w), "h")
-        y = debug.show(ops, ops.tanh(h), "y")
-        debug.show(ops, ops.exp(y), "unread")
-        debug.show(ops, x, "x")
-        return ops.sum(debug.show(ops, ops.mul(y, y), "q", gradient=True))
+        h = debug.print(ops, ops.matmul(x, w), "h")
+        y = debug.print(ops, ops.tanh(h), "y")
+        debug.print(ops, ops.exp(y), "unread")
+        debug.print(ops, x, "x")
+        return ops.sum(debug.print(ops, ops.mul(y, y), "q", gradient=True))
 
     args = np.ones((3, 4)), np.ones((4, 2))
     lines, _ = lines_of(lambda: opstage.value_and_grad(loss, *args, wrt=(0, 1), options=options))
@@ -57,7 +57,7 @@ def test_lines_keep_the_order_of_the_program(options: Options) -> None:
 def test_gradients_loops_and_derivatives(options: Options) -> None:
     def loss(ops: Any, x: Any) -> Any:
         def body(ops: Any, c: Any, e: Any) -> Any:
-            return debug.show(ops, c * e, "c", gradient=True), None
+            return debug.print(ops, c * e, "c", gradient=True), None
 
         return ops.scan(body, ops.sum(x), ops.stack([x[0] + 1.0, x[0] + 2.0]))[0]
 
@@ -79,7 +79,7 @@ def test_gradients_loops_and_derivatives(options: Options) -> None:
 def test_gradient_is_shown_and_bits_are_the_same(options: Options) -> None:
     def loss(ops: Any, x: Any, shown: bool = True) -> Any:
         h = ops.tanh(x)
-        return ops.sum((debug.show(ops, h, "h", gradient=True) if shown else h) * h)
+        return ops.sum((debug.print(ops, h, "h", gradient=True) if shown else h) * h)
 
     lines, (value, gradient) = lines_of(lambda: opstage.value_and_grad(loss, X, options=options))
     assert [line.split(":")[0] for line in lines] == ["h", "grad h"]
@@ -91,14 +91,14 @@ def test_gradient_is_shown_and_bits_are_the_same(options: Options) -> None:
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_trainer_says_the_step(backend: str) -> None:
     trainer = opstage.scalar_trainer(
-        lambda ops, p, x: ops.sum(debug.show(ops, p, "p") * x), X, Spec("3"), options=Options(backend=backend)
+        lambda ops, p, x: ops.sum(debug.print(ops, p, "p") * x), X, Spec("3"), options=Options(backend=backend)
     )
     lines, _ = lines_of(lambda: [trainer.step(1.0, np.ones(3)) for _ in range(2)])
     assert lines == ["p: (3,) float32 min 1, mean 3, max 6 (step 0)", "p: (3,) float32 min 0, mean 2, max 5 (step 1)"]
 
 
 def test_check_shows_named_sizes() -> None:
-    lines, report = lines_of(lambda: opstage.check(lambda ops, x: debug.show(ops, x, "x"), Spec("N 3")))
+    lines, report = lines_of(lambda: opstage.check(lambda ops, x: debug.print(ops, x, "x"), Spec("N 3")))
     assert report.ok and lines == ["x: (N, 3) float32"]
 
 
@@ -106,20 +106,30 @@ def test_check_shows_named_sizes() -> None:
 def test_session_shows(backend: str) -> None:
     session = opstage.Session(Options(backend=backend))
 
-    lines, value = lines_of(lambda: session.get_value(debug.show(session, session.leaf(X) * 2.0, "h")))
+    lines, value = lines_of(lambda: session.get_value(debug.print(session, session.leaf(X) * 2.0, "h")))
     assert [line.split(" (step")[0] for line in lines] == ["h: (3,) float32 min 2, mean 6, max 12"]
     np.testing.assert_array_equal(value, 2 * X)
 
 
 def test_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    opstage.run(lambda ops, x: debug.show(ops, x, "x"), X)
+    opstage.run(lambda ops, x: debug.print(ops, x, "x"), X)
     assert capsys.readouterr().err == "x: (3,) float32 min 1, mean 3, max 6 (step 0)\n"
 
 
-def test_session_has_the_gradient_itself() -> None:
+def test_print_in_a_session_refuses_the_gradient() -> None:
     session = opstage.Session()
-    with pytest.raises(opstage.UsageError, match="has the gradient itself"):
-        debug.show(session, session.leaf(X), "h", gradient=True)
+    with pytest.raises(opstage.UsageError, match="argument gradient: not supported in a session"):
+        debug.print(session, session.leaf(X), "h", gradient=True)
+
+
+def test_names_of_the_last_release_warn_at_the_users_line_and_do_the_same() -> None:
+    lines: list[str] = []
+    with pytest.deprecated_call(match="is now opstage.debug.redirect") as redirected, debug.showing_to(lines.append):
+        pass
+    with debug.redirect(lines.append), pytest.deprecated_call(match="is now opstage.debug.print") as printed:
+        opstage.run(lambda ops, x: debug.show(ops, x, "x"), X)
+    assert lines == ["x: (3,) float32 min 1, mean 3, max 6 (step 0)"]
+    assert [warning.filename for warning in (*redirected, *printed)] == [__file__] * 2
 
 
 def test_refs_say_their_values_in_a_debugger() -> None:
