@@ -41,6 +41,8 @@ from .fact import (
     hull,
     joined_values,
     lifted,
+    merge_reads,
+    moved_span,
     plain,
     reading,
     reduced,
@@ -199,13 +201,7 @@ class Dependence(Nested):
             for index, span in reads.items():
                 old = before.get(index)
                 if old is not None and not alike(old, span):
-                    reads[index] = Span(
-                        span.by,
-                        span.low if old.low is not None and span.low is not None and same(old.low, span.low) else None,
-                        span.high
-                        if old.high is not None and span.high is not None and same(old.high, span.high)
-                        else None,
-                    )
+                    reads[index] = Span(span.by, _unmoved(old.low, span.low), _unmoved(old.high, span.high))
             if any(span.low is None and span.high is None for span in reads.values()):
                 reads = None
         outside = joined_values([b, a])
@@ -234,17 +230,7 @@ class Dependence(Nested):
     def following(self, fact: Fact, length: Dim, reverse: bool) -> Fact:
         """By the index of the next iteration; what elements are known to be is not followed."""
         fact, index = self.within(fact), len(self.outer) - 1
-        step = 1 if reverse else -1
-        reads = {
-            i: Span(
-                span.by,
-                None if span.low is None else span.low + step * span.by,
-                None if span.high is None else span.high + step * span.by,
-            )
-            if i == index
-            else span
-            for i, span in fact.reads
-        }
+        reads = {i: moved_span(span, -1 if reverse else 1) if i == index else span for i, span in fact.reads}
         return reading(fact._replace(reads=(), outside=(), value=None), None if fact.whole else reads)
 
     @override
@@ -261,10 +247,8 @@ class Dependence(Nested):
 
     @override
     def influenced(self, fact: Fact, by: Fact) -> Fact:
-        fact, by = self.within(fact), self.within(by)
-        reads = hull([*fact.reads, *by.reads])
-        whole = fact.whole or by.whole or reads is None
-        return reading(fact._replace(reads=(), whole=whole, inputs=fact.inputs | by.inputs), reads)
+        fact = self.within(fact)
+        return merge_reads(fact, [fact, self.within(by)])
 
     # Remarks ----------------------------------------------------------------------------------------------------------
 
@@ -299,6 +283,11 @@ class Dependence(Nested):
         known = "".join(f", and these are in {each}" for each in call.known.get("ranges", ()) if not each.bounded)
         text = f"a mask of {value:g} is a finite number, which hides what it masks only where the scores have bounds"
         self.remarks.append((FINITE_MASK, f"{text}{known}"))
+
+
+def _unmoved(old: Dim | None, new: Dim | None) -> Dim | None:
+    """Return an end of a span that an iteration leaves as it is; else None."""
+    return new if old is not None and new is not None and same(old, new) else None
 
 
 def _own_limits(dtype: DType) -> FloatLimits:

@@ -17,7 +17,7 @@ from ...ops.types import DType
 from ..domain import OpCall
 from ..ranges.fact import FloatLimits
 from .cuts import aligned
-from .fact import NAN, Fact, Value, hull, number, reading
+from .fact import NAN, Fact, Value, merge_reads, narrow, number
 from .masks import VANISHING, vanishing
 from .positions import positions
 from .regions import ANYWHERE, NOWHERE, Region, both, complement, either, in_sizes
@@ -82,28 +82,12 @@ def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequen
     facts = aligned(facts)
     if call.primitive is logic.SELECT and NOWHERE in (facts[0].region(False), facts[0].region(True)):
         return [facts[2] if facts[0].region(False) == NOWHERE else facts[1]]
-    found = _reads(facts)
-    values = _values(domain, call, facts)
+    first, values = facts[0], _values(domain, call, facts)
     value, masks = positions(domain, call, facts)
-    for known, whole in masks.items():
-        where = in_sizes(whole, found.sizes)
-        values[known] = both(where, values[known]) if known in values else where
-    found = found._replace(outside=tuple(list(values.items())[:_MOST_VALUES]), value=value)
-    result = reading(found, None if found.whole else dict(found.reads))
-    return [result] * len(call.outputs)
-
-
-def _reads(facts: Sequence[Fact]) -> Fact:
-    """The reads of any of these, of tensors with the same indices."""
-    first = facts[0]
-    inputs, whole = first.inputs, first.whole
-    parts = list(first.reads)
-    for fact in facts[1:]:
-        inputs |= fact.inputs
-        whole = whole or fact.whole
-        parts += fact.reads
-    reads = hull(parts)
-    return Fact(first.outer, first.axes, tuple((reads or {}).items()), whole or reads is None, inputs)
+    for known, where in masks.items():
+        narrow(values, known, in_sizes(where, first.sizes))
+    outside = tuple(list(values.items())[:_MOST_VALUES])
+    return [merge_reads(Fact(first.outer, first.axes, outside=outside, value=value), facts)] * len(call.outputs)
 
 
 # Numbers ------------------------------------------------------------------------------------------------------------
@@ -112,15 +96,11 @@ def _reads(facts: Sequence[Fact]) -> Fact:
 def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Value, Region]:
     """The numbers that the result is outside of regions."""
     found: dict[Value, Region] = {}
-
-    def say(value: Value, where: Region) -> None:
-        found[value] = both(where, found[value]) if value in found else where
-
     if call.primitive is logic.SELECT:
         mask, x, y = facts
         no, yes = mask.region(False), mask.region(True)
         for value in dict.fromkeys([*[v for v, _ in x.outside], *[v for v, _ in y.outside]]):
-            say(value, either(both(no, x.region(value)), both(yes, y.region(value))))
+            narrow(found, value, either(both(no, x.region(value)), both(yes, y.region(value))))
         return found
     if all(fact.outside for fact in facts):
         dtypes = tuple([type_.dtype for type_ in call.inputs])
@@ -133,15 +113,15 @@ def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Val
                 where = row[0][1]
                 for _, other in row[1:]:
                     where = either(where, other)
-                say(value, where)
+                narrow(found, value, where)
     where = vanishing(domain.limits_at(call.inputs[0].dtype), call, facts[0])
     if where != ANYWHERE:
-        say(0.0, where)
+        narrow(found, 0.0, where)
         domain.assume(VANISHING)
     for rule in _ABSORBING.get(call.primitive, ()):
         where = absorbed(rule, facts)
         if where != ANYWHERE:
-            say(rule.given, where)
+            narrow(found, rule.given, where)
             if rule.unless:
                 domain.assume(FINITE)
     if call.primitive in _SHIFTS:

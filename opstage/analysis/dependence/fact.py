@@ -35,6 +35,12 @@ class Span(NamedTuple):
     low: Dim | None
     high: Dim | None
 
+    def shifted(self, low: Dim, high: Dim) -> Span:
+        """Return the span with these distances added to its ends."""
+        return Span(
+            self.by, None if self.low is None else self.low + low, None if self.high is None else self.high + high
+        )
+
 
 def by_index(terms: Iterable[tuple[int, Dim]]) -> tuple[tuple[int, Dim], ...]:
     """Terms in the order of their indices, each of which has one; sizes have no order."""
@@ -203,6 +209,21 @@ def reading(fact: Fact, reads: Reads) -> Fact:
     return settled(fact._replace(reads=tuple(sorted(reads.items(), key=lambda entry: entry[0]))))
 
 
+def merge_reads(fact: Fact, parts: Iterable[Fact]) -> Fact:
+    """Return the fact with the reads and the inputs of all parts, whose indices have the same numbers."""
+    inputs, whole, reads = 0, False, list[tuple[int, Span]]()
+    for part in parts:
+        inputs |= part.inputs
+        whole = whole or part.whole
+        reads += part.reads
+    return reading(fact._replace(reads=(), whole=whole, inputs=inputs), hull(reads))
+
+
+def narrow(outside: dict[Value, Region], value: Value, where: Region) -> None:
+    """Record that an element is `value` outside of a region, in addition to what is recorded of that number."""
+    outside[value] = both(where, outside[value]) if value in outside else where
+
+
 def joined_values(facts: Sequence[Fact]) -> tuple[tuple[Value, Region], ...]:
     """The numbers outside of regions that hold of an element of any of these."""
     found = []
@@ -226,10 +247,7 @@ def relayed(fact: Fact, outer: Shape, axes: tuple[Shape, ...], number: Mapping[i
 
 def moved_span(span: Span, distance: Dim) -> Span:
     """The span of an index that is greater by `distance` than the one it was said of."""
-    change = span.by * distance
-    return Span(
-        span.by, None if span.low is None else span.low - change, None if span.high is None else span.high - change
-    )
+    return span.shifted(-span.by * distance, -span.by * distance)
 
 
 def through(span: Span, index: int, fact: Fact, gone: Sequence[int]) -> list[tuple[int, Span]] | None:

@@ -23,6 +23,7 @@ from .fact import (
     each_affine,
     each_region,
     hull,
+    merge_reads,
     moved_span,
     plain,
     reading,
@@ -101,20 +102,17 @@ def slice_(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
     if step == 1 and same(call.inputs[0].shape[axis], length):
         return facts
     fact = with_one_index(fact, axis, call.inputs[0].shape[axis])
-    return [_resized(strided(fact, axis, start, step), axis, length)]
+    return [resized(strided(fact, axis, start, step), axis, length)]
 
 
-def _resized(fact: Fact, axis: int, size: Dim) -> Fact:
+def resized(fact: Fact, axis: int, size: Dim) -> Fact:
     return fact._replace(axes=(*fact.axes[:axis], (size,), *fact.axes[axis + 1 :]))
 
 
 def strided(fact: Fact, axis: int, start: Dim, step: int) -> Fact:
     """Return the fact of the elements at index start + step*i along the axis, in terms of i."""
     index = fact.at(axis)
-    reads = {
-        i: Span(span.by * step, moved_span(span, -start).low, moved_span(span, -start).high) if i == index else span
-        for i, span in fact.reads
-    }
+    reads = {i: moved_span(s, -start)._replace(by=s.by * step) if i == index else s for i, s in fact.reads}
     if step == 1:
         outside = each_region(fact, lambda where: moved(where, index, -start))
     else:
@@ -149,11 +147,11 @@ def pad(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fac
         fact = with_one_index(fact, axis, old)
         index = fact.at(axis)
         if between:  # what lies between entries moves them apart, by a factor that no span has
-            fact = _resized(reduced(fact, [index]), axis, new)
+            fact = resized(reduced(fact, [index]), axis, new)
             fact = fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v is filled or v == filled]))
             continue
         inside = region((-1, index, -before), (index, -1, before + old - 1))
-        fact = _resized(_placed(fact, axis, before, inside, filled), axis, new)
+        fact = resized(_placed(fact, axis, before, inside, filled), axis, new)
     return [fact]
 
 
@@ -189,19 +187,9 @@ def concat(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
         for part, inside in placed:
             where = either(where, both(inside, part.region(value)))
         outside.append((value, where))
-    inputs = 0
-    for part in parts:
-        inputs |= part.inputs
-    first = _resized(placed[0][0], axis, out[axis])
-    reads = hull([entry for part, _ in placed for entry in part.reads])
-    found = first._replace(
-        reads=(),
-        whole=any(part.whole for part, _ in placed),
-        inputs=inputs,
-        outside=tuple(outside),
-        value=_joined_values(parts, axis, call),
-    )
-    return [reading(found, reads)]
+    first = resized(placed[0][0], axis, out[axis])
+    first = first._replace(outside=tuple(outside), value=_joined_values(parts, axis, call))
+    return [merge_reads(first, [part for part, _ in placed])]
 
 
 def _continued(parts: Sequence[Fact], axis: int, call: OpCall) -> Affine | None:
@@ -272,12 +260,7 @@ def iota(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fa
 
 def draw(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """Random bits depend on the step and on where they stand, and on no element of another tensor."""
-    fact = plain(call.outputs[0].shape, domain.outer)
-    inputs, whole = 0, False
-    for read in facts:
-        inputs |= read.inputs
-        whole = whole or not read.idle
-    return [fact._replace(inputs=inputs, whole=whole)]
+    return [domain.top(call.outputs[0], facts)]
 
 
 # Rows read at indices, and added to them ------------------------------------------------------------------------------
@@ -397,6 +380,4 @@ def _taken_apart(x: Fact, idx: Fact) -> Fact | None:
     if len(set(number.values())) < len(number):
         return None
     moved_on = relayed(x, idx.outer, (*idx.axes, *x.axes[1:]), number)
-    whole = moved_on.whole or idx.whole
-    inputs = moved_on.inputs | idx.inputs
-    return reading(moved_on._replace(reads=(), whole=whole, inputs=inputs), hull([*moved_on.reads, *idx.reads]))
+    return merge_reads(moved_on, [moved_on, idx])

@@ -11,11 +11,27 @@ from ...ops.types import Shape
 from ..domain import OpCall, Rule
 from .cuts import common, held
 from .elementwise import FINITE, PRODUCTS, absorbed
-from .fact import NAN, Affine, Fact, Position, Span, Value, hull, plain, reading, reduced, relayed, settled
-from .layout import with_one_index
+from .fact import (
+    NAN,
+    Affine,
+    Fact,
+    Position,
+    Span,
+    Value,
+    hull,
+    merge_reads,
+    moved_span,
+    narrow,
+    plain,
+    reading,
+    reduced,
+    relayed,
+    settled,
+)
+from .layout import resized, with_one_index
 from .masks import levels_at, levels_of, without_dominated
 from .positions import number_below, times
-from .regions import ANYWHERE, Region, at_most_proved, both, without
+from .regions import ANYWHERE, Region, at_most_proved, without
 
 if TYPE_CHECKING:
     from . import Dependence
@@ -77,12 +93,9 @@ def multiplied(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Seque
     for rule in PRODUCTS:
         where = absorbed(rule, (left, right))
         if where != ANYWHERE:
-            outside[rule.given] = both(where, outside[rule.given]) if rule.given in outside else where
+            narrow(outside, rule.given, where)
             domain.assume(FINITE)
-    reads = hull([*left.reads, *right.reads])
-    product = reading(
-        Fact(x.outer, axes, (), left.whole or right.whole, left.inputs | right.inputs, tuple(outside.items())), reads
-    )
+    product = merge_reads(Fact(x.outer, axes, outside=tuple(outside.items())), [left, right])
     domain.reducing(call, product, [*levels_of(plain(()), product), *levels_of(plain(()), left)], (rank - 1,))
     return [_summed(dropped(product, (rank - 1,)), x.axes[-1])]
 
@@ -101,25 +114,20 @@ def running(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence
     parts = [with_one_index(fact, axis, call.outputs[0].shape[axis]) for fact in facts]
     parts = common(parts, [[other] * len(parts) for other in range(len(call.outputs[0].shape))])
     first, index = parts[0], parts[0].at(axis)
-    entries: list[tuple[int, Span]] = []
-    for i, span in [entry for part in parts for entry in part.reads]:
-        if i == index:
-            ahead = span.by * apart * (1 if reverse else -1)
-            if (span.by > 0) != reverse:
-                span = Span(span.by, None, None if span.high is None else span.high + ahead)
-            else:
-                span = Span(span.by, None if span.low is None else span.low + ahead, None)
-        entries.append((i, span))
-    where = ANYWHERE
+
+    def extended(i: int, span: Span) -> tuple[int, Span]:
+        if i != index:
+            return i, span
+        span = moved_span(span, -apart if reverse else apart)
+        return i, span._replace(low=None) if (span.by > 0) != reverse else span._replace(high=None)
+
+    where, value = ANYWHERE, None
     if len(parts) == 1:
         where = without(first.region(0), [index])
-    inputs = 0
-    for part in parts:
-        inputs |= part.inputs
-    value = _count(first.value, index, first.sizes[index], apart, reverse) if len(parts) == 1 else None
-    value = held(domain, value, first.sizes, call.outputs[0].dtype)
-    found = Fact(first.outer, first.axes, (), any(part.whole for part in parts), inputs, ((0, where),), value)
-    return [reading(found, hull(entries))]
+        value = _count(first.value, index, first.sizes[index], apart, reverse)
+        value = held(domain, value, first.sizes, call.outputs[0].dtype)
+    found = Fact(first.outer, first.axes, outside=((0, where),), value=value)
+    return [merge_reads(found, [part._replace(reads=tuple([extended(*r) for r in part.reads])) for part in parts])]
 
 
 def _count(value: Position | None, index: int, size: Dim, apart: int, reverse: bool) -> Affine | None:
@@ -155,18 +163,12 @@ def _stretched(parts: Sequence[Fact], shape: Shape, mixed: Sequence[int]) -> Fac
     first, rank = parts[0], len(parts[0].axes)
     kept = [axis for axis in range(rank) if axis not in mixed] if len(shape) == rank else list(range(min(mixed)))
     cuts = tuple([first.axes[axis] if axis in kept else (size,) for axis, size in enumerate(shape)])
-    entries: list[tuple[int, Span]] = []
-    whole, inputs = False, 0
-    for part in parts:
-        part = reduced(part, [i for axis in range(rank) if axis not in kept for i in part.indices(axis)])
-        whole, inputs = whole or part.whole, inputs | part.inputs
-        entries += part.reads
     # The axes that are kept stand in the same places, each made of as many indices as before.
-    moved = Fact(first.outer, cuts)
-    number = {i: i for i in range(-1, len(first.outer))}
+    found, gone = Fact(first.outer, cuts), [i for axis in range(rank) if axis not in kept for i in first.indices(axis)]
+    number = {i: i for i in range(len(first.outer))}
     for axis in kept:
-        number |= dict(zip(first.indices(axis), moved.indices(axis)))
-    return reading(moved._replace(whole=whole, inputs=inputs), hull([(number[i], span) for i, span in entries]))
+        number |= dict(zip(first.indices(axis), found.indices(axis)))
+    return merge_reads(found, [relayed(reduced(part, gone), first.outer, cuts, number) for part in parts])
 
 
 # Windows ------------------------------------------------------------------------------------------------------------
@@ -189,11 +191,7 @@ def windowed(
             low, high = span.by * -before[i], span.by * (cells[i] - before[i])
             if span.by < 0:
                 low, high = high, low
-            span = Span(
-                span.by * steps[i],
-                None if span.low is None else span.low + low,
-                None if span.high is None else span.high + high,
-            )
+            span = span.shifted(low, high)._replace(by=span.by * steps[i])
         entries.append((index, span))
     axes = (*fact.axes[:first], *[(size,) for size in shape[len(shape) - rank :]])
     return reading(fact._replace(axes=axes, reads=(), outside=(), value=None), hull(entries))
@@ -217,7 +215,7 @@ def convolve(transposed: bool) -> Rule:
         else:
             found, shape = with_one_index(found, channels, 1), call.inputs[-1].shape
             found = windowed(found, shape, out, steps=static["stride"], before=static["padding"], cells=reach)
-        return [_with_channels(found, channels, out, weights)]
+        return [merge_reads(resized(found, channels, out[channels]), [found, *weights])]
 
     return rule
 
@@ -225,13 +223,6 @@ def convolve(transposed: bool) -> Rule:
 def _sizes(fact: Fact) -> Shape:
     """The shape of a tensor of axes that are one index each, or whose cut does not matter."""
     return tuple([cut[0] for cut in fact.axes])
-
-
-def _with_channels(found: Fact, channels: int, out: Shape, weights: Sequence[Fact]) -> Fact:
-    inputs = found.inputs
-    for fact in weights:
-        inputs |= fact.inputs
-    return found._replace(axes=(*found.axes[:channels], (out[channels],), *found.axes[channels + 1 :]), inputs=inputs)
 
 
 def pool(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
