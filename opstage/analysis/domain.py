@@ -70,20 +70,20 @@ class Domain(ABC, Generic[F]):
     kinds: ClassVar[Mapping[Kind, Rule]] = {}
 
     @abstractmethod
-    def source(self, name: str, type: TensorType) -> F:
-        """The fact of an input of the program, called `name`."""
-
-    @abstractmethod
-    def constant(self, constant: BodyConstant) -> F:
-        """The fact of a tensor whose value the program holds."""
-
-    @abstractmethod
-    def top(self, type: TensorType, operands: Sequence[F]) -> F:
-        """The fact that holds of any result that these operands and nothing else determine."""
-
-    @abstractmethod
     def anything(self, type: TensorType) -> F:
-        """The fact that holds of any tensor, wherever it comes from."""
+        """Return the fact that holds for every tensor of a type, whatever computed it."""
+
+    def source(self, name: str, type: TensorType) -> F:
+        """Return the fact of the program's input `name`."""
+        return self.anything(type)
+
+    def constant(self, constant: BodyConstant) -> F:
+        """Return the fact of a tensor whose value the program contains."""
+        return self.anything(constant.type)
+
+    def top(self, type: TensorType, operands: Sequence[F]) -> F:
+        """Return the fact that holds for every result that is a function of these operands alone."""
+        return self.anything(type)
 
     @abstractmethod
     def join(self, a: F, b: F) -> F:

@@ -17,7 +17,6 @@ from typing import ClassVar, cast, final
 from typing_extensions import override
 
 from ..ops import layout, logic, reduction, slicing
-from ..ops.body import BodyConstant
 from ..ops.dims import Dim
 from ..ops.primitive import Kind, Primitive
 from ..ops.types import TensorType, is_float
@@ -51,18 +50,6 @@ class Levels(Nested):
     def __init__(self, ranges: Ranges):
         super().__init__()
         self.ranges = ranges
-
-    @override
-    def source(self, name: str, type: TensorType) -> Fact:
-        return plain(type.shape)
-
-    @override
-    def constant(self, constant: BodyConstant) -> Fact:
-        return plain(constant.type.shape, self.outer)
-
-    @override
-    def top(self, type: TensorType, operands: Sequence[Fact]) -> Fact:
-        return plain(type.shape, self.outer)
 
     @override
     def anything(self, type: TensorType) -> Fact:

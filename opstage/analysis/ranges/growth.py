@@ -16,7 +16,6 @@ from typing_extensions import override
 
 from ...ops import activation, elementwise, indexing, layout, logic, reduction, slicing
 from ...ops import matmul as linalg
-from ...ops.body import BodyConstant
 from ...ops.dims import Dim
 from ...ops.primitive import Primitive
 from ...ops.types import TensorType, is_float
@@ -73,18 +72,6 @@ class Growth(Domain[Size]):
 
     def __init__(self, ranges: Ranges):
         self.ranges = ranges
-
-    @override
-    def source(self, name: str, type: TensorType) -> Size:
-        return UNKNOWN
-
-    @override
-    def constant(self, constant: BodyConstant) -> Size:
-        return UNKNOWN
-
-    @override
-    def top(self, type: TensorType, operands: Sequence[Size]) -> Size:
-        return UNKNOWN
 
     @override
     def anything(self, type: TensorType) -> Size:
