@@ -217,15 +217,12 @@ def _select(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     lower, upper = ops.select(mask.lower, x.lower, y.lower), ops.select(mask.lower, x.upper, y.upper)
     if mask.point:
         return (bounds.between(lower, upper),)
-    undecided = ops.logical_and(mask.upper, ops.logical_not(mask.lower))
-    if x.dtype == BOOL:
-        low, high = ops.logical_and(x.lower, y.lower), ops.logical_or(x.upper, y.upper)
-    else:
-        low, high = ops.minimum(x.lower, y.lower), ops.maximum(x.upper, y.upper)
-    return (bounds.between(ops.select(undecided, low, lower), ops.select(undecided, high, upper)),)
+    undecided, either = ops.logical_and(mask.upper, ops.logical_not(mask.lower)), _hull(bounds, (x, y))
+    lower, upper = ops.select(undecided, either.lower, lower), ops.select(undecided, either.upper, upper)
+    return (bounds.between(lower, upper),)
 
 
-def _cast(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
+def cast(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     (x,), ops, dtype = refs, bounds.inner, as_dtype(static["dtype"])
     if dtype == BOOL:
         if x.dtype == BOOL:
@@ -282,7 +279,7 @@ RULES: dict[Primitive, Callable[..., Refs]] = {
     LINEAR_RECURRENCE: _linear_recurrence,
     **_COMPARISONS,
     SELECT: _select,
-    CAST: _cast,
+    CAST: cast,
     PAD: rising(PAD),
 }
 EXACT = frozenset({*_COMPARISONS, SELECT, DETACH, FULL, IOTA, RAND_UNIFORM, PAD})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import reduce
 from typing import Any, NamedTuple
 
 from ...ops.activation import (
@@ -66,18 +67,12 @@ def filled(ops: Any, like: Any, value: float) -> Any:
 
 def least(ops: Any, *xs: Any) -> Any:
     """The smallest of several tensors, element by element."""
-    found = xs[0]
-    for x in xs[1:]:
-        found = ops.minimum(found, x)
-    return found
+    return reduce(ops.minimum, xs)
 
 
 def greatest(ops: Any, *xs: Any) -> Any:
     """The largest, likewise."""
-    found = xs[0]
-    for x in xs[1:]:
-        found = ops.maximum(found, x)
-    return found
+    return reduce(ops.maximum, xs)
 
 
 def extreme(ops: Any, found: list[Any]) -> tuple[Any, Any]:
@@ -275,15 +270,9 @@ def _relu_grad(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     alive = ops.less(zero, y.lower)
     lower = ops.select(alive, g.lower, ops.minimum(g.lower, zero))
     upper = ops.select(alive, g.upper, ops.maximum(g.upper, zero))
-    unknown = _either_nan(ops, y)
+    unknown = _known_where(ops, ops.less_equal(y.lower, y.upper), zero)  # 0, or nan where an end is nan
     lower, upper = ops.add(ops.select(dead, zero, lower), unknown), ops.add(ops.select(dead, zero, upper), unknown)
     return (bounds.between(lower, upper),)
-
-
-def _either_nan(ops: Any, y: Interval[Any]) -> Any:
-    """0, or nan where an end is nan."""
-    known = ops.less_equal(y.lower, y.upper)
-    return ops.select(known, filled(ops, y.lower, 0.0), filled(ops, y.lower, float("nan")))
 
 
 # Sine and cosine: ends of the operand, or 1 and -1 where a crest or a trough lies between -----------------------------
@@ -389,7 +378,7 @@ def _rounded(
 
 
 def _of_one_sign(ops: Any, first: Any, last: Any, lower: Any, upper: Any, c: Any) -> tuple[Any, Any]:
-    zero = ops.full(shape=lower.shape, value=0.0, dtype=lower.dtype)
+    zero = filled(ops, lower, 0.0)
     above = ops.less_equal(zero, first) if c >= 0 else ops.less_equal(first, zero)
     below = ops.less_equal(last, zero) if c >= 0 else ops.less_equal(zero, last)
     return (ops.select(above, ops.maximum(lower, zero), lower), ops.select(below, ops.minimum(upper, zero), upper))

@@ -49,7 +49,7 @@ from ...ops.reduction import (
 )
 from ...ops.sequence import ARGSORT, CUMSUM
 from ...ops.types import BOOL, INT64, TensorType, is_float
-from .control import known
+from .control import cast
 from .elementwise import filled
 from .interpreter import TINY, Interval, Intervals, by_one_kernel, down, eps_of, gamma, overflow, rising, slack, up
 
@@ -75,13 +75,7 @@ def _whether(name: str) -> Callable[..., Refs]:
 
     def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         (x,), ops = refs, bounds.inner
-        mask = x
-        if x.dtype != BOOL:
-            zero = ops.full(shape=x.shape, value=0, dtype=x.dtype)
-            sure = known(ops, x)
-            apart = ops.logical_or(ops.less(zero, x.lower), ops.less(x.upper, zero))
-            never = ops.logical_and(ops.equal(x.lower, zero), ops.equal(x.upper, zero))
-            mask = bounds.between(ops.logical_and(sure, apart), ops.logical_not(never))
+        mask = x if x.dtype == BOOL else cast(bounds, refs, {"dtype": BOOL})[0]
         f = getattr(ops, name)
         ends = [f(end, axis=static["axes"], keepdims=static["keepdims"]) for end in (mask.lower, mask.upper)]
         return (bounds.between(*ends),)
@@ -188,9 +182,7 @@ def _cross_entropy(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     worst, best = ops.select(own, logits.lower, logits.upper), ops.select(own, logits.upper, logits.lower)
     axis = class_axis(len(logits.shape))
     terms = int(logits.shape[axis]) + int(prod(labels.shape))
-    losses = []
-    for chosen in (best, worst):
-        losses.append(ops.bind(CROSS_ENTROPY, (chosen, labels.lower), static)[0])
+    losses = [ops.bind(CROSS_ENTROPY, (chosen, labels.lower), static)[0] for chosen in (best, worst)]
     count = 1 if static["reduction"] == "mean" else int(prod(labels.shape))
     sizes = [ops.add(ops.abs(loss), filled(ops, loss, float(count))) for loss in losses]
     lower = ops.maximum(ops.sub(losses[0], slack(ops, sizes[0], terms + 32)), 0.0)
@@ -353,11 +345,6 @@ def weighted(ops: Any, scores: Any, v: Any, mask: tuple[Any, ...], causal: bool)
     return ops.bmm(ops.select(allowed, ops.softmax(seen, axis=-1), zero), v)
 
 
-def attended_by(ops: Any, q: Any, k: Any, v: Any, mask: tuple[Any, ...], causal: bool) -> Any:
-    """Attention on any interpreter of bounds."""
-    return weighted(ops, scores_of(ops, q, k), v, mask, causal)
-
-
 def _with_residuals(bounds: Intervals[Any], out: Interval[Any], q: Interval[Any], v: Interval[Any]) -> Refs:
     """A run divides last: it sums v by weights of up to 1 each, and not of 1 in all."""
     ops = bounds.inner
@@ -370,7 +357,7 @@ def _with_residuals(bounds: Intervals[Any], out: Interval[Any], q: Interval[Any]
 
 def _attention(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     q, k, v, *mask = refs
-    return _with_residuals(bounds, attended_by(bounds, q, k, v, tuple(mask), static["causal"]), q, v)
+    return _with_residuals(bounds, weighted(bounds, scores_of(bounds, q, k), v, tuple(mask), static["causal"]), q, v)
 
 
 def _biased(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:

@@ -247,10 +247,14 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
     return down(ops, ops.cast(total, dtype=coefficients.dtype), 0)
 
 
+def by_sign(ops: Any, a: Any, below: Any, above: Any) -> Any:
+    """Return `below` where a coefficient is positive, else `above`."""
+    return ops.select(ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a), below, above)
+
+
 def _at(ops: Any, a: Any, below: Any, above: Any) -> Any:
-    """a times `below` where a is positive, else a times `above`, in float64; nan in either is kept."""
-    positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
-    return ops.mul(double(ops, a), double(ops, ops.select(positive, below, above)))
+    """Return `a` times `below` where a is positive, else times `above`, in float64; keep nan in either."""
+    return ops.mul(double(ops, a), double(ops, by_sign(ops, a, below, above)))
 
 
 def double(ops: Any, x: Any) -> Any:
@@ -374,7 +378,7 @@ class Phases:
 _PADDED = {CONV, CONV_TRANSPOSE}
 _POOLS = {AVG_POOL, MAX_POOL, SMOOTH_MAX_POOL}
 _REDUCTIONS = {REDUCE_SUM, REDUCE_MAX, REDUCE_MIN}
-_ALONG = {SOFTMAX, LOG_SOFTMAX}
+_ALONG = {SOFTMAX, LOG_SOFTMAX, CONCAT, SLICE, STACK}
 
 
 class NotSeparate(Exception):
@@ -408,9 +412,7 @@ def _keeps(primitive: Primitive, refs: Sequence[Any], depends: Sequence[Any], st
         return len(first) == len(static["kernel"]) + 2
     if primitive in _REDUCTIONS:
         return 0 not in static["axes"]
-    if primitive in _ALONG or primitive in (CONCAT, SLICE):
-        return bool(static["axis"] != 0)
-    if primitive is STACK:
+    if primitive in _ALONG:
         return bool(static["axis"] != 0)
     if primitive is PERMUTE:
         return bool(static["axes"][0] == 0)

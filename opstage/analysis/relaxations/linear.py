@@ -21,10 +21,11 @@ from ...ops.primitive import Primitive, Static
 from ...ops.reduction import REDUCE_SUM, SOFTMAX
 from ...ops.slicing import CONCAT, PAD, SLICE
 from ...ops.types import FLOAT32, TensorType, is_float
+from ..intervals.elementwise import filled
 from ..intervals.interpreter import TINY, Interval, eps_of, gamma, up
 from ..intervals.reduction import PRODUCT_TERMS, SUM_TERMS
 from . import unary
-from .interpreter import Related, Relaxed, double, magnitude, rounded
+from .interpreter import Related, Relaxed, by_sign, double, magnitude, rounded
 
 
 class ForwardCall(NamedTuple):
@@ -54,12 +55,14 @@ def linear_in(primitive: Primitive, refs: Sequence[Related[Any]]) -> bool:
     return primitive in _BILINEAR and factors != [True, True]
 
 
-def _linear(primitive: Primitive) -> Callable[..., Any]:
+def _linear(primitive: Primitive, otherwise: Callable[..., Any] = lambda *call: None) -> Callable[..., Any]:
+    """Return the rule of an op where it is linear in its open operands; elsewhere `otherwise` is its rule."""
+
     def rule(
         relaxed: Relaxed[Any], refs: tuple[Related[Any], ...], static: Static, intervals: Sequence[Interval[Any]]
-    ) -> tuple[Related[Any], ...] | None:
+    ) -> Any:
         if not linear_in(primitive, refs) or primitive.vjp is None:
-            return None
+            return otherwise(relaxed, refs, static, intervals)
         ops, (out,) = relaxed.inner, intervals[:1]
         needs = tuple([not ref.interval.point and is_float(ref.dtype) for ref in refs])
         call = _call(primitive, refs, static, needs, out)
@@ -192,18 +195,6 @@ def _errors(
     return gamma(out.dtype, forward, more), gamma(out.dtype, back)
 
 
-def _same(
-    relaxed: Relaxed[Any], refs: tuple[Related[Any], ...], static: Static, intervals: Sequence[Interval[Any]]
-) -> tuple[Related[Any], ...]:
-    return refs
-
-
-linear_product = _linear(MUL)
-"""The rule of a product one of whose factors is a point."""
-linear_quotient = _linear(DIV)
-linear_stack_of_products = _linear(BMM)
-
-
 # Products of two operands that both depend on a box, and what is made of them: quotients, softmax, attention ----------
 
 _LARGEST = 1 << 20
@@ -215,8 +206,6 @@ def _mul(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[I
     x, y = refs
     if x is y:
         return unary.square(relaxed, x, intervals)
-    if linear_in(MUL, refs):
-        return linear_product(relaxed, refs, static, intervals)
     ops = relaxed.inner
     a, b = relaxed.tightened(x), relaxed.tightened(y)
     out = relaxed.intervals.bind(MUL, (a, b), {})[0]
@@ -225,16 +214,13 @@ def _mul(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[I
     below, above = rounded(ops, below, above, size, 16 * eps_of(x.dtype))
 
     def pull(ops: Any, g: Any) -> Sequence[Any]:
-        positive = ops.less(ops.full(shape=g.shape, value=0.0, dtype=g.dtype), g)
-        return [ops.mul(g, ops.select(positive, b.lower, b.upper)), ops.mul(g, a.lower)]
+        return [ops.mul(g, by_sign(ops, g, b.lower, b.upper)), ops.mul(g, a.lower)]
 
     return (relaxed.related(out, [x, y], pull, below, above),)
 
 
 def _div(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
     x, y = refs
-    if linear_in(DIV, refs):
-        return linear_quotient(relaxed, refs, static, intervals)
     return (relaxed.met(relaxed.mul(x, relaxed.inv(y)), intervals[0]),)
 
 
@@ -270,8 +256,6 @@ def _softmax(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequen
 
 
 def _bmm(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
-    if linear_in(BMM, refs):
-        return linear_stack_of_products(relaxed, refs, static, intervals)
     x, y = refs
     *leading, m, k = x.shape
     n = y.shape[-1]
@@ -303,17 +287,11 @@ def _max_pool(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Seque
     interval = relaxed.tightened(x)
     lower, index = ops.bind(MAX_POOL, (interval.lower,), static)
     upper = ops.bind(MAX_POOL, (interval.upper,), static)[0]
-    zero = ops.full(shape=lower.shape, value=0.0, dtype=lower.dtype)
+    zero = filled(ops, lower, 0.0)
     wins = ops.full(shape=lower.shape, value=False, dtype="bool")
     if tuple(static["stride"]) == tuple(static["kernel"]) and not any(static["padding"]):
-        own = ops.max_pool_scatter(
-            ops.full(shape=lower.shape, value=1.0, dtype=lower.dtype),
-            index,
-            shape=x.shape[-len(static["kernel"]) :],
-            **static,
-        )
-        least = ops.full(shape=own.shape, value=-float("inf"), dtype=own.dtype)
-        others = ops.select(ops.less(ops.full(shape=own.shape, value=0.0, dtype=own.dtype), own), least, interval.upper)
+        own = ops.max_pool_scatter(filled(ops, lower, 1.0), index, shape=x.shape[-len(static["kernel"]) :], **static)
+        others = by_sign(ops, own, filled(ops, own, -math.inf), interval.upper)
         wins = ops.less_equal(ops.bind(MAX_POOL, (others,), static)[0], lower)
     vjp = MAX_POOL.vjp
     assert vjp is not None
@@ -324,9 +302,8 @@ def _max_pool(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Seque
     call = ForwardCall((True,), (index,), *types)
 
     def pull(ops: Any, a: Any) -> Sequence[Any]:
-        positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
-        kept = ops.select(ops.logical_or(positive, wins), a, ops.full(shape=a.shape, value=0.0, dtype=a.dtype))
-        return list(vjp(ops, call, (kept,), **static))
+        taken = by_sign(ops, a, a, ops.select(wins, a, filled(ops, a, 0.0)))
+        return list(vjp(ops, call, (taken,), **static))
 
     above = ops.select(wins, zero, upper)
     out = relaxed.intervals.between(lower, upper)
@@ -334,12 +311,12 @@ def _max_pool(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Seque
 
 
 RULES: dict[Primitive, Callable[..., Any]] = {
-    **{primitive: _linear(primitive) for primitive in _JOINT | (_BILINEAR - {MUL}) | {DIV}},
-    DETACH: _same,
-    MUL: _mul,
-    DIV: _div,
+    **{primitive: _linear(primitive) for primitive in _JOINT | _BILINEAR},
+    DETACH: lambda relaxed, refs, static, intervals: refs,
+    MUL: _linear(MUL, _mul),
+    DIV: _linear(DIV, _div),
+    BMM: _linear(BMM, _bmm),
     SOFTMAX: _softmax,
-    BMM: _bmm,
     SCALED_DOT_PRODUCT_ATTENTION: _attention,
     MAX_POOL: _max_pool,
 }

@@ -12,7 +12,7 @@ from ...ops.transcendental import ATAN
 from ...ops.types import FLOAT64, DType
 from ..intervals.elementwise import FACTOR_ERRORS, KERNEL_ERRORS, WAVE_ERROR, filled, greatest, least
 from ..intervals.interpreter import TINY, Interval, eps_of
-from .interpreter import Related, Relaxed, ReluRegion, double, magnitude, rounded
+from .interpreter import Related, Relaxed, ReluRegion, by_sign, double, magnitude, rounded
 
 
 class Lines(NamedTuple):
@@ -40,47 +40,89 @@ def _related(
     constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
     size = ops.add(ops.add(ops.mul(slope, magnitude(ops, x.interval)), constants), size)
     below, above = rounded(ops, lines.below, lines.above, size, ulps * eps_of(x.dtype))
-    slopes = lines.slope_below, lines.slope_above
 
     def pull(ops: Any, a: Any) -> Sequence[Any]:
-        positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
-        own = ops.mul(a, ops.select(positive, *slopes))
+        own = ops.mul(a, by_sign(ops, a, lines.slope_below, lines.slope_above))
         return [own] if added is None else [own, ops.neg(added)]
 
     sources = [x] if added is None else [x, x]
     return (relaxed.related(out, sources, pull, below, above),)
 
 
-def _finely(
-    relaxed: Relaxed[Any], x: Related[Any], lines: Lines, ulps: float, out: Interval[Any], size: Any, run: Any
-) -> tuple[Related[Any]]:
-    """The ref of a function that stays between two lines that were computed in float64, with slopes of x's dtype.
+class Curve(NamedTuple):
+    """A function over an interval, in float64.
 
-    So rounding to that dtype moves a result by three things alone, each times its eps, the distance from 1 to the next
-    number: `run`, by which a run is off; the slope times the operand, as the product of a
-    coefficient and the slope is rounded in the backward pass; and the slope times the width of the operand's interval,
-    since s', the slope s rounded, belongs to another line through the point p where s touches: f(t) ≥ f(p) + s·(t - p)
-    leaves f(t) - s'·t ≥ f(p) - s'·p - |s' - s|·|t - p|. What the lines themselves lose is `ulps` eps of float64 times
-    all that makes them up, as in `_related`. Constants stay in float64, in which the backward pass adds them up.
-
-    A kernel of x's dtype may overflow where one of float64 does not, so a result that is not finite leaves nothing
-    known.
+    f       (ops) -> the function of a tensor on that interpreter
+    low     the ends of the interval; `high` likewise
+    dtype   of the operand, in which slopes are numbers
+    out     the interval of the results
     """
-    ops, interval = relaxed.inner, doubled(relaxed.inner, x.interval)
+
+    f: Function
+    low: Any
+    high: Any
+    dtype: DType
+    out: Interval[Any]
+
+
+class CurveLines(NamedTuple):
+    """Lines below and above a curve, computed in float64, and their errors.
+
+    ulps   the error of the lines, in eps of float64, relative to `size` and all other terms of the lines
+    run    the error of a run, in eps of the operand's dtype
+    """
+
+    lines: Lines
+    ulps: float
+    size: Any
+    run: Any
+
+
+def _by_lines(primitive: Primitive, find: Callable[[Any, Curve], CurveLines]) -> Callable[..., Any]:
+    """Return the rule of a function for which `find(ops, curve)` computes lines."""
+
+    def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+        (x,), ops = refs, relaxed.inner
+        interval = relaxed.tightened(x)
+        out = relaxed.intervals.bind(primitive, (interval,), static)[0]
+
+        def f(ops: Any) -> Function:
+            return lambda x: ops.bind(primitive, (x,), static)[0]
+
+        curve = Curve(f, double(ops, interval.lower), double(ops, interval.upper), x.dtype, out)
+        return _between_lines(relaxed, x, curve, find(ops, curve))
+
+    return rule
+
+
+def _between_lines(relaxed: Relaxed[Any], x: Related[Any], curve: Curve, found: CurveLines) -> tuple[Related[Any]]:
+    """Return the ref of a curve between two lines, whose slopes are rounded to the dtype of x.
+
+    Rounding to that dtype moves a result by three errors, each relative to eps, the distance from 1 to the next number:
+
+    - the error `run` of a run;
+    - the slope times the operand, since the backward pass rounds the product of a coefficient and the slope;
+    - the slope times the width of the operand's interval, since the rounded slope s' belongs to another line through
+      the point p where s touches: f(t) ≥ f(p) + s·(t - p) leaves f(t) - s'·t ≥ f(p) - s'·p - |s' - s|·|t - p|.
+
+    Constants stay in float64, in which the backward pass adds them.
+
+    A kernel of x's dtype may overflow where one of float64 does not, so a result that is not finite has no bounds.
+    """
+    ops, lines, out = relaxed.inner, found.lines, curve.out
     slope = _steepest(ops, lines, x.dtype)
-    leaning = ops.mul(slope, magnitude(ops, interval))
+    leaning = ops.mul(slope, ops.maximum(ops.abs(curve.low), ops.abs(curve.high)))
     constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
-    exactly = ops.scale(ops.add(ops.add(leaning, constants), size), c=(ulps + 4) * eps_of(FLOAT64))
-    turned = ops.mul(slope, ops.sub(interval.upper, interval.lower))
-    coarsely = ops.scale(ops.add(ops.add(leaning, turned), run), c=eps_of(x.dtype) * (1 + 2**-20))
+    exactly = ops.scale(ops.add(ops.add(leaning, constants), found.size), c=(found.ulps + 4) * eps_of(FLOAT64))
+    turned = ops.mul(slope, ops.sub(curve.high, curve.low))
+    coarsely = ops.scale(ops.add(ops.add(leaning, turned), found.run), c=eps_of(x.dtype) * (1 + 2**-20))
     lost = ops.add(ops.add(exactly, coarsely), TINY[x.dtype])
     nothing = double(ops, ops.add(ops.sub(out.lower, out.lower), ops.sub(out.upper, out.upper)))  # 0, else nan
     below, above = ops.sub(lines.below, ops.add(lost, nothing)), ops.add(lines.above, ops.add(lost, nothing))
     slopes = [ops.cast(each, dtype=x.dtype) for each in (lines.slope_below, lines.slope_above)]
 
     def pull(ops: Any, a: Any) -> Sequence[Any]:
-        positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
-        return [ops.mul(a, ops.select(positive, *slopes))]
+        return [ops.mul(a, by_sign(ops, a, *slopes))]
 
     return (relaxed.related(out, [x], pull, below, above),)
 
@@ -89,11 +131,6 @@ def _steepest(ops: Any, lines: Lines, dtype: DType) -> Any:
     """The greater of both slopes; not less than one whose rounding is what underflow may take from a slope."""
     slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
     return ops.clamp(slope, lo=TINY[dtype] / eps_of(dtype), hi=float("inf"))
-
-
-def doubled(ops: Any, x: Interval[Any]) -> Interval[Any]:
-    """The interval in float64, which holds its ends as they are."""
-    return Interval(double(ops, x.lower), double(ops, x.upper), x.ops)
 
 
 def _held(ops: Any, slope: Any, dtype: DType) -> Any:
@@ -166,30 +203,21 @@ def _turned(ops: Any, lines: Lines) -> Lines:
     return Lines(*[ops.neg(each) for each in (lines.slope_above, lines.above, lines.slope_below, lines.below)])
 
 
-def _curved(sign: int, ulps: float, kernel: float) -> Callable[..., Any]:
-    """A convex function, or with sign -1 a concave one, where it is defined; `kernel` and `ulps` as in `_finely`."""
+def _curved(primitive: Primitive, sign: int, kernel: float) -> Callable[..., Any]:
+    """Return the rule of a function that is convex, or with sign -1 concave, where it is defined.
 
-    def rule_of(primitive: Primitive) -> Callable[..., Any]:
-        def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
-            (x,), ops = refs, relaxed.inner
-            interval = relaxed.tightened(x)
-            out = relaxed.intervals.bind(primitive, (interval,), static)[0]
+    kernel   by how many eps of its result a kernel may be off
+    """
 
-            def f(ops: Any) -> Function:
-                return lambda x: (
-                    ops.bind(primitive, (x,), static)[0] if sign > 0 else ops.neg(ops.bind(primitive, (x,), static)[0])
-                )
+    def find(ops: Any, curve: Curve) -> CurveLines:
+        def f(ops: Any) -> Function:
+            return lambda x: curve.f(ops)(x) if sign > 0 else ops.neg(curve.f(ops)(x))
 
-            wide = doubled(ops, interval)
-            lines = _convex(ops, f, wide.lower, wide.upper, x.dtype)
-            if sign < 0:
-                lines = _turned(ops, lines)
-            size = double(ops, magnitude(ops, out))
-            return _finely(relaxed, x, lines, ulps, out, size, ops.scale(size, c=kernel))
+        lines = _convex(ops, f, curve.low, curve.high, curve.dtype)
+        size = double(ops, magnitude(ops, curve.out))
+        return CurveLines(lines if sign > 0 else _turned(ops, lines), 64, size, ops.scale(size, c=kernel))
 
-        return rule
-
-    return rule_of
+    return _by_lines(primitive, find)
 
 
 _HALVINGS = 24
@@ -253,28 +281,25 @@ def _s_shaped(primitive: Primitive, odd: Odd) -> Callable[..., Any]:
     """
     kernel = KERNEL_ERRORS[primitive].ulps
 
-    def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
-        (x,), ops = refs, relaxed.inner
-        interval = relaxed.tightened(x)
-        out = relaxed.intervals.bind(primitive, (interval,), static)[0]
-        wide = doubled(ops, interval)
-        low, high = wide.lower, wide.upper
+    def find(ops: Any, curve: Curve) -> CurveLines:
+        low, high, dtype = curve.low, curve.high, curve.dtype
 
         def f(ops: Any) -> Function:
-            return lambda x: ops.sub(ops.bind(primitive, (x,), static)[0], filled(ops, x, odd.centre))
+            return lambda x: ops.sub(curve.f(ops)(x), filled(ops, x, odd.centre))
 
         shift = filled(ops, low, odd.centre)
-        slope_below, below = _touching(ops, f, low, high, x.dtype)
-        slope_above, above = _touching(ops, f, ops.neg(high), ops.neg(low), x.dtype)
+        slope_below, below = _touching(ops, f, low, high, dtype)
+        slope_above, above = _touching(ops, f, ops.neg(high), ops.neg(low), dtype)
         lines = Lines(slope_below, ops.add(below, shift), slope_above, ops.sub(shift, above))
-        size = ops.scale(double(ops, magnitude(ops, out)), c=2 * kernel / _LINES)
+        result = double(ops, magnitude(ops, curve.out))
+        size = ops.scale(result, c=2 * kernel / _LINES)
         size = ops.add(size, filled(ops, low, 4 * odd.centre / _LINES))
         if odd.off:
-            size = ops.add(size, ops.scale(magnitude(ops, wide), c=odd.off / _LINES))
-        run = of_sigmoid(ops, out) if primitive is SIGMOID else ops.scale(double(ops, magnitude(ops, out)), c=kernel)
-        return _finely(relaxed, x, lines, _LINES, out, size, run)
+            size = ops.add(size, ops.scale(ops.maximum(ops.abs(low), ops.abs(high)), c=odd.off / _LINES))
+        run = of_sigmoid(ops, curve.out) if primitive is SIGMOID else ops.scale(result, c=kernel)
+        return CurveLines(lines, _LINES, size, run)
 
-    return rule
+    return _by_lines(primitive, find)
 
 
 def of_sigmoid(ops: Any, out: Interval[Any]) -> Any:
@@ -300,17 +325,9 @@ def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:
     of f(x) - slope·x are those at the points, and that much.
     """
 
-    def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
-        (x,), ops = refs, relaxed.inner
-        interval = relaxed.tightened(x)
-        out = relaxed.intervals.bind(primitive, (interval,), static)[0]
-        wide = doubled(ops, interval)
-        low, high = wide.lower, wide.upper
-
-        def f(x: Any) -> Any:
-            return ops.bind(primitive, (x,), static)[0]
-
-        slope = _held(ops, _chord(ops, low, high, f(low), f(high)), x.dtype)
+    def find(ops: Any, curve: Curve) -> CurveLines:
+        f, low, high = curve.f(ops), curve.low, curve.high
+        slope = _held(ops, _chord(ops, low, high, f(low), f(high)), curve.dtype)
         below = above = ops.sub(f(low), ops.mul(slope, low))
         for k in range(1, _PIECES + 1):
             point = ops.add(ops.scale(low, c=1 - k / _PIECES), ops.scale(high, c=k / _PIECES))
@@ -320,13 +337,12 @@ def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:
         step = ops.scale(ops.sub(high, low), c=1.001 / _PIECES)
         bend = ops.scale(ops.mul(step, step), c=1.001 * curvature / 8)
         lines = Lines(slope, ops.sub(below, bend), slope, ops.add(above, bend))
-        size, one = magnitude(ops, wide), filled(ops, low, 1.0)
-        run = (
-            ops.scale(size, c=FACTOR_ERRORS[primitive]) if primitive in FACTOR_ERRORS else ops.scale(one, c=WAVE_ERROR)
-        )
-        return _finely(relaxed, x, lines, 32, out, ops.add(size, one), run)
+        size, one = ops.maximum(ops.abs(low), ops.abs(high)), filled(ops, low, 1.0)
+        factor = FACTOR_ERRORS.get(primitive)
+        run = ops.scale(one, c=WAVE_ERROR) if factor is None else ops.scale(size, c=factor)
+        return CurveLines(lines, 32, ops.add(size, one), run)
 
-    return rule
+    return _by_lines(primitive, find)
 
 
 def _pow(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
@@ -334,12 +350,12 @@ def _pow(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[I
     exponent = static["exponent"]
     if exponent != int(exponent) or exponent < 2 or int(exponent) % 2:
         return None
-    return _curved(1, 64, 16 + exponent)(POW)(relaxed, refs, static, intervals)
+    return _curved(POW, 1, 16 + exponent)(relaxed, refs, static, intervals)
 
 
 def square(relaxed: Relaxed[Any], x: Related[Any], intervals: Sequence[Interval[Any]]) -> Any:
     """x·x, which is convex."""
-    return _curved(1, 64, 18)(POW)(relaxed, (x,), {"exponent": 2}, intervals)
+    return _curved(POW, 1, 18)(relaxed, (x,), {"exponent": 2}, intervals)
 
 
 def _positive(of: Callable[..., Any]) -> Callable[..., Any]:
@@ -367,9 +383,9 @@ def _positive(of: Callable[..., Any]) -> Callable[..., Any]:
 RULES: dict[Primitive, Callable[..., Any]] = {
     RELU: _relu,
     LEAKY_RELU: _relu,
-    **{p: _curved(1, 64, KERNEL_ERRORS[p].ulps)(p) for p in (EXP, SOFTPLUS)},
-    **{p: _curved(-1, 64, KERNEL_ERRORS[p].ulps)(p) for p in (LOG, SQRT)},
-    INV: _positive(_curved(1, 64, 1)(INV)),
+    **{p: _curved(p, 1, KERNEL_ERRORS[p].ulps) for p in (EXP, SOFTPLUS)},
+    **{p: _curved(p, -1, KERNEL_ERRORS[p].ulps) for p in (LOG, SQRT)},
+    INV: _positive(_curved(INV, 1, 1)),
     POW: _pow,
     **{primitive: _s_shaped(primitive, odd) for primitive, odd in ODD.items()},
     **{primitive: _smooth(primitive, curvature) for primitive, curvature in CURVATURES.items()},
