@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, final
 
 from ..config import toml_document
@@ -96,39 +96,6 @@ class Rates:
             return cls(**known)
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"these are no rates of a device: {error}") from error
-
-
-def fastest_rates(found: Sequence[Rates]) -> Rates:
-    """The best figures of several calibrations of one device: another process may have slowed down some of them."""
-    first = found[0]
-    points: dict[str, dict[tuple[Any, ...], KernelPoint]] = {}
-    for rates in found:
-        for op, each in rates.kernels.items():
-            for point in each:
-                known = points.setdefault(op, {})
-                key = point.sizes, point.flops, point.nbytes
-                known[key] = min(point, known.get(key, point), key=lambda p: p.seconds)
-    least = min(found, key=lambda rates: rates.step + _USUAL_CALLS * rates.call + _USUAL_UPDATES * rates.per_parameter)
-    return replace(
-        first,
-        peak=max(rates.peak for rates in found),
-        bandwidths=_best_curve([rates.bandwidths for rates in found]),
-        one_thread=_best_curve([rates.one_thread for rates in found]),
-        loops={op: max(rates.loops[op] for rates in found) for op in first.loops},
-        kernels={op: tuple(each.values()) for op, each in points.items()},
-        call=least.call,
-        per_parameter=least.per_parameter,
-        step=least.step,
-        looped_call=min(rates.looped_call for rates in found),
-        parallel_call=min(rates.parallel_call for rates in found),
-    )
-
-
-_USUAL_CALLS, _USUAL_UPDATES = 50, 8  # in a small step, for comparing calibrations
-
-
-def _best_curve(curves: Sequence[tuple[tuple[int, float], ...]]) -> tuple[tuple[int, float], ...]:
-    return tuple((points[0][0], max(rate for _, rate in points)) for points in zip(*curves))
 
 
 def hot_seconds(

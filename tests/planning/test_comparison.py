@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.predicted import fastest_rates
 from opstage import Options
 from opstage.ops.errors import UsageError
-from opstage.planning.rates import MEASURED, KernelPoint, fastest_rates
+from opstage.planning.rates import MEASURED, KernelPoint
 from opstage.planning.step_plan import Compared, StepComparison, compare, plan_step
 from opstage.runs.plan import measure_settings, plan_settings, settings_of, timed_step
 from tests.planning.flat import FLAT
