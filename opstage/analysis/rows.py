@@ -10,7 +10,7 @@ rows * ranks: a number of that product alone is one of the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
@@ -524,33 +524,37 @@ def _of_parts(
 
 
 def batch_statistics(body: Body) -> str:
-    """Return what is to be said of an op that takes the statistics of a batch, if there is one."""
-    for e in body.equations:
-        if e.primitive is BATCH_NORM:
-            line = body.lines.get(e.ordinal)
-            place = f" at {line.file}:{line.line}" if line is not None else ""
-            return f"{e.primitive.name}{place} takes the statistics of a batch, which in parts would be those of a part"
-        for _, inner in bodies_of(e.static):
-            if found := batch_statistics(inner):
-                return found
-    return ""
+    """Return a message about the first op that computes the statistics of a batch; "" if the body has none."""
+    text = " takes the statistics of a batch, which in parts would be those of a part"
+    return _first_message(body, lambda body, e: (e.primitive.name, text) if e.primitive is BATCH_NORM else None)
 
 
 def unshared_draw(body: Body, rows: Dim) -> str:
-    """Return what is to be said of a draw that ranks of a mesh would make otherwise than one rank, if there is one."""
-    like = {slot: body.types[e.inputs[1]] for e in body.equations if e.primitive is VARY_LIKE for slot in e.outputs}
+    """Return a message about the first random op whose samples on a mesh differ from those of one rank; "" if none."""
+
+    def message(body: Body, e: Equation) -> tuple[str, str] | None:
+        wrong = _unshared(e, body, rows) if e.primitive in DRAWS else ""
+        return ("a draw", wrong) if wrong else None
+
+    return _first_message(body, message)
+
+
+def _first_message(body: Body, message: Callable[[Body, Equation], tuple[str, str] | None]) -> str:
+    """Return the first message about an equation of a body and of those inside it, as the words around its line."""
     for e in body.equations:
-        if e.primitive in DRAWS and (wrong := _unshared(e, body.types[e.outputs[0]], like, rows)):
+        if found := message(body, e):
             line = body.lines.get(e.ordinal)
-            return "a draw" + (f" at {line.file}:{line.line}" if line is not None else "") + wrong
+            return found[0] + (f" at {line.file}:{line.line}" if line is not None else "") + found[1]
         for _, inner in bodies_of(e.static):
-            if found := unshared_draw(inner, rows):
-                return found
+            if text := _first_message(inner, message):
+                return text
     return ""
 
 
-def _unshared(draw: Equation, type: TensorType, like: Mapping[int, TensorType], rows: Dim) -> str:
-    """Return what is wrong with a draw of this type, if anything is."""
+def _unshared(draw: Equation, body: Body, rows: Dim) -> str:
+    """Return why ranks would draw other samples than one rank; "" if they would not."""
+    type = body.types[draw.outputs[0]]
+    like = {slot: body.types[e.inputs[1]] for e in body.equations if e.primitive is VARY_LIKE for slot in e.outputs}
     said = any(isinstance(size, DimExpr) for slot in draw.inputs if slot in like for size in like[slot].shape)
     at = [i for i, size in enumerate(type.shape) if isinstance(size, DimExpr)]
     if at and not said:

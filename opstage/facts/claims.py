@@ -342,15 +342,21 @@ class Runs:
                 found.append(np.asarray(rng.normal(size=shape) * (0.1 if attempt == 2 else 1.0)))
         return found
 
-    def moved(self, first: Sequence[Array], again: Sequence[Sequence[Array]], values: Sequence[Array]) -> list[Array]:
-        """Which elements of the outputs are others for these inputs, and not only in another run of the same."""
-        found: list[Array] = []
-        for i, (before, after) in enumerate(zip(first, self.outputs(values))):
-            steady = np.ones(before.shape, bool)
-            for other in again:
-                steady &= _alike(before, other[i])
-            found.append(~_alike(before, after) & steady)
-        return found
+    def attempts(self) -> Iterator[tuple[int, list[Array], Callable[[Sequence[Array]], list[Array]]]]:
+        """Yield each attempt, its inputs, and a function that returns which elements of the outputs differ for other
+        inputs, and do not already differ between runs on the same inputs."""
+        for attempt in range(_ATTEMPTS):
+            values = self.inputs(attempt)
+            first = self.outputs(values)
+            again = [self.outputs([value.copy() for value in values]) for _ in range(_AGAIN)]
+            steady = [np.all([_alike(x, y) for y in others], axis=0) for x, *others in zip(first, *again)]
+
+            def changed(
+                values: Sequence[Array], first: Sequence[Array] = first, steady: Sequence[Array] = steady
+            ) -> list[Array]:
+                return [~_alike(x, y) & same for x, y, same in zip(first, self.outputs(values), steady)]
+
+            yield attempt, values, changed
 
 
 def runs_of(
@@ -391,15 +397,12 @@ def breach(runs: Runs, claim: AlongAxis, sources: Sequence[int], axis: Dim) -> F
     places = {i: at for i, at in places.items() if at}
     targets = [_axes(runs.named.types[slot].shape, axis) for slot in runs.named.outputs]
     count = runs.sizes[claim.axis]
-    for attempt in range(_ATTEMPTS):
-        values = runs.inputs(attempt)
-        first = runs.outputs(values)
-        again = [runs.outputs([value.copy() for value in values]) for _ in range(_AGAIN)]
+    for attempt, values, changed in runs.attempts():
         for source in range(count):
-            changed = list(values)
+            other = list(values)
             for i, at in places.items():
-                changed[i] = _changed(values[i], at, source, runs.ends[i], attempt)
-            for moved, at in zip(runs.moved(first, again, changed), targets):
+                other[i] = _changed(values[i], at, source, runs.ends[i], attempt)
+            for moved, at in zip(changed(other), targets):
                 if len(at) != 1:  # an output of two such axes has no one index
                     continue
                 along = moved.any(axis=tuple([other for other in range(moved.ndim) if other != at[0]]))
@@ -411,14 +414,9 @@ def breach(runs: Runs, claim: AlongAxis, sources: Sequence[int], axis: Dim) -> F
 
 def reads(runs: Runs, inputs: Sequence[int]) -> bool:
     """Whether an output moves with these inputs, all of them moved."""
-    for attempt in range(_ATTEMPTS):
-        values = runs.inputs(attempt)
-        first = runs.outputs(values)
-        again = [runs.outputs([value.copy() for value in values]) for _ in range(_AGAIN)]
-        changed = list(values)
-        for i in inputs:
-            changed[i] = _other(values[i], runs.ends[i], attempt)
-        if any(moved.any() for moved in runs.moved(first, again, changed)):
+    for attempt, values, changed in runs.attempts():
+        other = [_other(v, runs.ends[i], attempt) if i in inputs else v for i, v in enumerate(values)]
+        if any(moved.any() for moved in changed(other)):
             return True
     return False
 

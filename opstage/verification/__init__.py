@@ -61,17 +61,8 @@ def bounds(
         [outward(declared_boxes(tree, str(i)), as_dtype(options.dtype), str(i)) for i, tree in enumerate(args)]
     )
     key = ("bounds", Identity(written), train, method)
-    return execute(bounds_base(program, method), args, options, program, key)
-
-
-def bounds_base(program: Callable[..., Any], method: Method) -> Callable[..., Any]:
-    """(ops, *args) -> boxes of the program's value."""
     bound = interval_bounds if method == "interval" else linear_bounds
-
-    def base(ops: Any, *trees: Any) -> Any:
-        return bound(ops, program, *trees)
-
-    return base
+    return execute(lambda ops, *trees: bound(ops, program, *trees), args, options, program, key)
 
 
 def require_plain_products(options: Options) -> None:
