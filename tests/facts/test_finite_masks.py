@@ -339,21 +339,3 @@ def test_rows_are_as_counting_them_says(name: str) -> None:
     assert lacks or not misses_a_row(sizes, where, [1])
     if name not in ("fewer columns than rows", "only the far past is left"):
         assert in_every_row(sizes, where, [1]) == has_other
-
-
-# Rules made wrong ---------------------------------------------------------------------------------------------------
-
-MUTANTS: dict[str, tuple[str, Any, Any, tuple[float, float]]] = {
-    "every row has an element": ("masks.in_every_row", lambda *_: True, attending(-1e9, ahead=-1), (-1, 1)),
-    "powers vanish too soon": ("masks.vanishing_below", lambda *_: -20.0, attending(-40.0), (-1, 1)),
-    "nothing vanishes": ("masks.vanishing_below", lambda *_: -math.inf, attending(-1e9), (-1, 1)),
-    "maxima depend on all elements": ("reduction.without_dominated", lambda c, f, g: f, attending(-1e9), (-1, 1)),
-}
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_wrong_rule_gives_another_verdict(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, wrong, program, ends = MUTANTS[name]
-    right = verdict(program, ends).state
-    monkeypatch.setattr(f"opstage.analysis.dependence.{path}", wrong)
-    assert verdict(program, ends).state != right

@@ -5,19 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from opstage.distributed.fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
 from opstage.distributed.meetings import MEET, MEET_BEGIN, MEET_END
-from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.ops import derived, protocol
-from opstage.ops.primitive import Primitive
-from tests.conformance.harness import EXECUTING
 from tests.docs.test_guide_tables import PAIRS, names
-from tests.parity.compare import assert_equal_outcomes, on_opstage, on_torch, operands
 from tests.parity.deviations import DEVIATIONS, Deviation
 from tests.parity.twins import TWINS, WITHOUT_TWIN
 
@@ -73,41 +68,8 @@ NO_OPS = {EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, MEET, MEET_BEGIN, MEET_END}
 """Calls that no program makes: bytes between processes, and where hosted ranks meet at a collective, which
 tests/distributed compares with one process that runs the program eagerly."""
 KERNELS = sorted((p for p in TABLE if p not in NO_OPS and p.name not in WITHOUT_TWIN), key=lambda p: p.name)
-CASES_TRIED = 8  # of each twin
-
-
-def spoiled(out: Any) -> Any:
-    """One element of every result changed a little: a float's first, an integer's or boolean's last."""
-    if isinstance(out, tuple):
-        return tuple(map(spoiled, out))
-    wrong = np.array(out)
-    if wrong.size:
-        first, last = wrong.flat[0], wrong.flat[-1]
-        if wrong.dtype.kind == "f":
-            wrong.flat[0] = first * (1 + 1e-7) + 1e-7
-        else:
-            wrong.flat[-1] = not last if wrong.dtype.kind == "b" else last - 1 if last > 0 else 1
-    return wrong
 
 
 def test_random_kernels_alone_have_no_twin() -> None:
     assert {p.name for p in TABLE} - {p.name for p in KERNELS} - {p.name for p in NO_OPS} <= set(WITHOUT_TWIN)
     assert not {p.name for p in NO_OPS} & set(protocol.OPS)
-
-
-@pytest.mark.parametrize("primitive", KERNELS, ids=lambda p: p.name)
-def test_a_wrong_kernel_is_found(primitive: Primitive, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = TABLE[primitive]
-    table = {**TABLE, primitive: lambda *arrays, **static: spoiled(kernel(*arrays, **static))}
-    monkeypatch.setitem(EXECUTING, "spoiled", lambda options: NumpyOps(options, table))
-    # those whose name is the kernel's come first: most likely it is they who find it
-    for twin in sorted(TWINS, key=lambda t: not primitive.name.startswith(t.op)):
-        for case in twin.cases[:CASES_TRIED]:
-            args = operands(twin, case, "float64")
-            expected, seeds = on_torch(twin, case, args, "float64")
-            try:
-                actual = on_opstage("spoiled", twin, case, args, seeds, "float64")
-                assert_equal_outcomes(actual, expected, case, "float64")
-            except Exception:  # found: by a wrong number, or by an index that is out of range
-                return
-    pytest.fail(f"no case notices that {primitive.name} is wrong")

@@ -12,7 +12,6 @@ from scipy.optimize import linprog
 
 import opstage
 from opstage import Box, Options
-from opstage.analysis.relaxations import interpreter as phases
 from opstage.analysis.relaxations import region_bounds
 from opstage.analysis.relaxations import unary as unary
 from opstage.analysis.relaxations.interpreter import PhaseArrays
@@ -84,67 +83,6 @@ def outside_of_regions(slopes: float, count: int = 300) -> float:
 
 def test_bounds_of_a_region_hold_in_it_whatever_slopes_and_prices_are() -> None:
     assert outside_of_regions(2.0) == 0
-
-
-def _mutant_prices(self: Any, relaxed: Any, x: Any) -> Any:
-    region = RESTRICTED(self, relaxed, x)
-    return (
-        region if region.signed_price is None else region._replace(signed_price=relaxed.inner.neg(region.signed_price))
-    )
-
-
-def _mutant_unsigned(self: Any, relaxed: Any, x: Any) -> Any:
-    """A price for what no region says."""
-    region = RESTRICTED(self, relaxed, x)
-    if region.signed_price is None:
-        return region
-    return region._replace(signed_price=relaxed.inner.full(shape=x.shape, value=0.5, dtype=x.dtype))
-
-
-def _mutant_sides(self: Any, relaxed: Any, x: Any) -> Any:
-    """The other phase."""
-    before = self.arrays
-    if before is not None:
-        self.arrays = before._replace(sign=relaxed.inner.neg(before.sign))
-    try:
-        return RESTRICTED(self, relaxed, x)
-    finally:
-        self.arrays = before
-
-
-def _mutant_neighbours(self: Any, relaxed: Any, x: Any) -> Any:
-    """The phases of the element beside each one's own."""
-    before, ops = self.arrays, relaxed.inner
-    if before is not None:
-        width = before.sign.shape[1]
-        ends = [ops.slice(before.sign, axis=1, start=s, length=n) for s, n in ((1, width - 1), (0, 1))]
-        self.arrays = before._replace(sign=ops.concat(ends, axis=1))
-    try:
-        return RESTRICTED(self, relaxed, x)
-    finally:
-        self.arrays = before
-
-
-def _mutant_slopes(ops: Any, x: Any, slope: float, chosen: Any = None) -> Any:
-    """Any slope, also one that is not between those of both parts."""
-    lines = PIECEWISE(ops, x, slope, chosen)
-    return lines if chosen is None else lines._replace(slope_below=chosen)
-
-
-RESTRICTED, PIECEWISE = phases.Phases.restricted, unary._piecewise
-MUTANTS: dict[str, tuple[Any, str, Any]] = {
-    "prices of the wrong sign": (phases.Phases, "restricted", _mutant_prices),
-    "prices where no phase is set": (phases.Phases, "restricted", _mutant_unsigned),
-    "operands narrowed on the other side": (phases.Phases, "restricted", _mutant_sides),
-    "phases of neighbours": (phases.Phases, "restricted", _mutant_neighbours),
-    "slopes without limits": (unary, "_piecewise", _mutant_slopes),
-}
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_wrong_rule_of_regions_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(*MUTANTS[name])
-    assert outside_of_regions(2.0) > 1e-3
 
 
 def test_a_region_that_is_empty_is_known_to_be() -> None:

@@ -12,8 +12,6 @@ import pytest
 import opstage
 from opstage import Spec, derived
 from opstage.analysis import ranges as ranges
-from opstage.analysis.ranges import Ranges, ValueRange
-from opstage.analysis.ranges import reduction as mixing
 from tests.analysis.ranges.half import wrong as in_half
 from tests.analysis.ranges.test_ranges_of_ops import wrong
 
@@ -284,43 +282,3 @@ def test_an_enemy_stays_in_its_range(name: str) -> None:
     report = opstage.check(program, *[Spec(each.shape, str(each.dtype)) for each in arrays])
     assert report.ok, report
     assert wrong(program, arrays, "float32") == []
-
-
-# Rules made wrong -----------------------------------------------------------------------------------------------------
-
-MUTANTS: dict[str, tuple[Any, str, Any, str]] = {
-    "every tensor is of the program's dtype": (
-        Ranges,
-        "limits_at",
-        lambda self, dtype: self.limits,
-        "an exponential in float32",
-    ),
-    "integers are floats": (mixing, "number", lambda v: ValueRange(float(v), float(v)), "one that fills a tensor"),
-    "integers come in as floats": (
-        ranges,
-        "of_integers",
-        lambda low, high: (low, high),
-        "a number above 2**53 that the program holds",
-    ),
-    "sums have few terms": (
-        mixing,
-        "counted",
-        lambda sizes: (1, min(counted(sizes)[1], 1024)),
-        "a spectrum that overflows",
-    ),
-    "numbers are held as they are": (
-        mixing,
-        "stored",
-        lambda domain, call, value: value,
-        "indices of which float32 holds every second",
-    ),
-}
-counted = mixing.counted
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_wrong_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, attribute, mutant, enemy = MUTANTS[name]
-    program, arrays = {**ENEMIES, **FLOAT64_ENEMIES}[enemy]
-    monkeypatch.setattr(owner, attribute, mutant)
-    assert wrong(program, arrays, "float64" if enemy in FLOAT64_ENEMIES else "float32") != []
