@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import lru_cache, partial
 from typing import Any, NoReturn, final
 
@@ -37,6 +37,7 @@ _MOST_VALUES = 100_000
 
 OF_THE_RUN = (Infix, Ops, Primitive)
 _SEQUENCES = (list, deque, set, frozenset)
+_KINDS = (types.FunctionType, types.MethodType, partial)
 _REMEMBERING = type(lru_cache(len))
 _TOOLS = {"_io", "_thread", "concurrent", "io", "logging", "multiprocessing", "queue", "socket", "threading"}
 """Modules with process-level objects that are not values of a program."""
@@ -119,7 +120,8 @@ class Capture:
         for name, where in seen.modules.items():
             self._whole(sys.modules.get(name), name, where)
         for names, where in seen.namespaces.values():
-            self._namespace(names, where)
+            for part, what in self._names(names, "globals()", where):
+                self._whole(part, what, where)
         for array, owner, where in seen.arrays:
             outlives = array() if array() is not None else owner()
             self._whole(outlives, "an array that is given to ops.const", where)
@@ -128,14 +130,6 @@ class Capture:
             self.slots += known.slots
             self.generators |= known.generators
             self.changeable += known.changeable
-
-    def _namespace(self, names: dict[str, Any], where: SourceLine | None) -> None:
-        """Add all names of a module, any of which may be read, and the containers among their values."""
-        for name, value in list(names.items()):
-            what = f"globals()[{name!r}]"
-            self._add(entry(names, name), what, where)
-            if isinstance(value, dict | list | set | np.ndarray) and not name.startswith("__"):
-                self._whole(value, what, where)
 
     def _function(self, function: types.FunctionType, bound: Any = None) -> None:
         """Record a function that may have been called, with `bound` as its first argument."""
@@ -335,7 +329,7 @@ class Capture:
             if not isinstance(value.__self__, types.ModuleType | type | None):
                 yield value.__self__, holder
         elif isinstance(value, np.ndarray):
-            yield from self._array(value, what, where, within)
+            yield from self._array(value, what, where, _LARGEST_WITHIN if within else LARGEST_ARRAY)
         elif isinstance(value, (tuple, *_SEQUENCES)):
             if not isinstance(value, tuple):
                 self._add(elements(value), what, where)
@@ -346,7 +340,7 @@ class Capture:
             if type(value) is not dict:
                 yield from self._state(value, what, where)
         elif isinstance(value, bytearray | memoryview):
-            self._bits(value, what, where)
+            self._memory(value, what, where, float("inf"))
         elif is_generator(value):
             self.generators.setdefault(what, value)
         elif isinstance(value, partial):
@@ -355,66 +349,55 @@ class Capture:
         elif isinstance(value, weakref.ref | ContextVar):
             read = value if isinstance(value, weakref.ref) else partial(value.get, None)
             yield self._add(computed(read, value), what, where), what
-        elif isinstance(value, type | types.ModuleType):
-            yield from self._names(value, what, where)
+        elif isinstance(value, type):
+            yield from self._class(value, what, where)
+        elif isinstance(value, types.ModuleType):
+            if not is_library_module(value.__name__):
+                yield from self._names(vars(value), what, where)
         elif not (value is os.environ or type(value).__module__.partition(".")[0] in _TOOLS):
-            yield from self._instance(value, what, where)
+            if hasattr(type(value), "__array__") or _shows_changeable_memory(value):
+                self._memory(value, what, where, LARGEST_ARRAY)
+            yield from self._state(value, what, where)
             yield type(value), what
 
-    def _names(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
-        """Add what a class with its bases, or a module, defines; values that are data have contents of their own."""
-        is_class = isinstance(value, type)
-        for owner in value.__mro__ if is_class else [value]:
-            if is_library_module(owner.__module__ if isinstance(owner, type) else owner.__name__):
-                continue
-            names = {name: part for name, part in vars(owner).items() if not name.startswith("__")}
-            data = {
-                name: part
-                for name, part in names.items()
-                if not hasattr(part, "__get__") and not isinstance(part, type | types.ModuleType)
-            }
-            for name in data if is_class else names:
-                at = method(value, name) if is_class else entry(vars(value), name)
-                self._add(at, f"{what}.{name}", where)
-            if is_class:  # behind its data, whose changes are reported by name; operators call by methods
+    def _class(self, value: type, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
+        """Add what a class and its bases define, and yield the data."""
+        for owner in value.__mro__:
+            if not is_library_module(owner.__module__):
+                data = [(name, part) for name, part in vars(owner).items() if _is_data(name, part)]
+                for name, _ in data:
+                    self._add(method(value, name), f"{what}.{name}", where)
+                # behind its data, whose changes are reported by name; operators call by methods
                 self._add(elements(vars(owner), "values"), f"the methods of {owner.__name__}", where)
-            yield from ((part, f"{what}.{name}") for name, part in data.items())
+                yield from ((part, f"{what}.{name}") for name, part in data)
 
-    def _mapping(self, value: Mapping[Any, Any], what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
-        self._add(elements(value), what, where)
-        self._add(elements(value, "values"), what, where)
-        for key, part in value.items():
-            yield key, what
-            yield part, f"{what}[{key!r}]" if is_plain(key) else what
+    def _names(self, names: dict[str, Any], what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
+        """Add the names of a module, and yield the data."""
+        for name, part in list(names.items()):
+            self._add(entry(names, name), f"{what}.{name}", where)
+            if _is_data(name, part):
+                yield part, f"{what}.{name}"
 
-    def _array(self, value: Any, what: str, where: SourceLine | None, within: bool) -> Iterator[tuple[Any, str]]:
+    def _array(self, value: Any, what: str, where: SourceLine | None, limit: int) -> Iterator[tuple[Any, str]]:
         owner, writeable = value, value.flags.writeable
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
             writeable = writeable or owner.flags.writeable
-        if not writeable and not _shows_changeable_memory(owner.base):
-            return
-        if value.nbytes > (_LARGEST_WITHIN if within else LARGEST_ARRAY):
-            size = f"is an array of {value.nbytes / 2**20:.1f} MiB that can be changed in place"
-            more = ", or make it read-only: `array.flags.writeable = False`"
-            _refuse(what, where, f"{size}, which is too much to compare in every call", more)
-        self._bits(value, what, where)
-        if value.dtype == object:
-            yield from ((part, what) for part in value.flat)
+        if writeable or _shows_changeable_memory(owner.base):
+            self._memory(value, what, where, limit)
+            if value.dtype == object:
+                yield from ((part, what) for part in value.flat)
 
-    def _instance(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
-        """Add an object of any class: its memory if it exposes an array, and its attributes."""
-        if hasattr(type(value), "__array__") or _shows_changeable_memory(value):
-            try:
-                size = np.asarray(value).nbytes
-            except Exception as error:  # such as a tensor on a device
-                _refuse(what, where, f"is {a_type(value)} that cannot be compared ({error})")
-            if size > LARGEST_ARRAY:
-                _refuse(what, where, f"holds {size / 2**20:.1f} MiB, too much to compare in every call")
-            self._bits(value, what, where)
-        yield from self._state(value, what, where)
-
-    def _bits(self, value: Any, what: str, where: SourceLine | None) -> None:
+    def _memory(self, value: Any, what: str, where: SourceLine | None, limit: float) -> None:
+        """Add the memory of an array, or of an object that exposes it as one."""
+        try:
+            nbytes = np.asarray(value).nbytes
+        except Exception as error:  # such as a tensor on a device
+            _refuse(what, where, f"is {a_type(value)} that cannot be compared ({error})")
+        if nbytes > limit:
+            size = f"holds {nbytes / 2**20:.1f} MiB that can be changed in place, too much to compare in every call"
+            array = isinstance(value, np.ndarray)
+            _refuse(what, where, size, ", or make it read-only: `array.flags.writeable = False`" if array else "")
         if not self._listing:
             self._add(bits(value), what, where)
 
@@ -426,11 +409,19 @@ class Capture:
             if hasattr(value, name) and not (described and name.startswith("__")):
                 yield self._add(attribute(value, name), f"{what}.{name}", where), f"{what}.{name}"
         if isinstance(state, dict):
-            self._add(elements(state), what, where)
-            self._add(elements(state, "values"), what, where)
-            for name, part in state.items():
-                if not (described and name.startswith("__")):
-                    yield part, f"{what}.{name}"
+            for part, name in self._mapping(state, what, where, attributes=True):
+                if not (described and name.startswith(f"{what}.__")):
+                    yield part, name
+
+    def _mapping(
+        self, of: Mapping[Any, Any], what: str, where: SourceLine | None, *, attributes: bool = False
+    ) -> Iterator[tuple[Any, str]]:
+        """Add a mapping's keys and values, named as entries or as attributes, and yield them."""
+        self._add(elements(of), what, where)
+        self._add(elements(of, "values"), what, where)
+        for key, part in of.items():
+            yield key, what
+            yield part, f"{what}.{key}" if attributes else f"{what}[{key!r}]" if is_plain(key) else what
 
 
 _MISSING: Any = object()
@@ -448,6 +439,11 @@ def _values(ran: Ran, read: Read) -> list[Any]:
         module = sys.modules.get(imported(read.name, ran.globals))
         return [module] if module is not None else []
     return [value for name, get in ran.values.values() if name == read.name and (value := get()) is not None]
+
+
+def _is_data(name: str, value: Any) -> bool:
+    """Whether a name of a class or module has a value with contents: not a function, class or module."""
+    return not (name.startswith("__") or hasattr(value, "__get__") or isinstance(value, type | types.ModuleType))
 
 
 def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -469,13 +465,9 @@ def _user_callables(program: Any) -> list[Any]:
         function = getattr(value, "__func__", value) if isinstance(value, types.MethodType) else value
         if isinstance(function, types.FunctionType) and is_closed(function):
             waiting += [value.__self__] if function is not value else _contents(value.__closure__ or ())
-        elif isinstance(value, types.FunctionType | types.MethodType | partial):
+        elif callable(value) and (isinstance(value, _KINDS) or not is_library_module(type(value).__module__)):
             found.append(value)
-        elif is_dataclass(value) and not isinstance(value, type) and is_library_module(type(value).__module__):
-            waiting += [getattr(value, field.name) for field in fields(value)]
-        elif callable(value) and not is_library_module(type(value).__module__):
-            found.append(value)
-        elif callable(value) and type(value).__module__.startswith(_OWN):
+        elif (callable(value) or is_dataclass(value)) and type(value).__module__.startswith(_OWN):
             waiting += [*getattr(value, "__dict__", {}).values(), *(getattr(value, n, None) for n in slots_of(value))]
     return found
 

@@ -67,22 +67,19 @@ class Observation:
 
     def profiler(self) -> Callable[[FrameType, str, Any], None]:
         """The callback for `sys.setprofile`, which is called four times for a call: so it looks at little."""
-        kinds, asks, kind_of, called, built_in = self._kinds, _ASKS, self._kind_of, self._called, self._built_in
+        kinds, asks, called, built_in = self._kinds, _ASKS, self._called, self._built_in
 
         def note(frame: FrameType, event: str, arg: Any) -> None:
             if event == "call":
-                kind = kinds.get(id(frame.f_code)) or kind_of(frame)
+                kind = kinds.get(id(frame.f_code))
+                if kind is None:
+                    kind = kinds[id(frame.f_code)] = _Kind(frame.f_code, frame.f_globals)
                 if kind.watched:
                     called(frame, kind)
             elif event == "c_call" and arg.__name__ in asks:
                 built_in(frame, arg)
 
         return note
-
-    def _kind_of(self, frame: FrameType) -> _Kind:
-        code = frame.f_code
-        kind = self._kinds[id(code)] = _Kind(code, frame.f_globals)
-        return kind
 
     def _called(self, frame: FrameType, kind: _Kind) -> None:
         """A function of a program was called, or one that reads Python's state by a name."""
@@ -194,7 +191,7 @@ _WORLD = {
         "strftime",
         "datetime date": "now today utcnow",
         "posix nt": "urandom getrandom",
-        "_io io builtins posix nt": "open input",
+        "_io io builtins posix nt": "open input __import__",
     }.items()
     for name in names.split()
 }

@@ -68,45 +68,52 @@ def _chains(code: CodeType) -> Iterator[Read]:
     every = list(dis.get_instructions(code))
     found = [instruction for instruction in every if instruction.opname not in _SILENT]
     arguments = code.co_varnames[: _arguments(code)]
-    aliases: dict[str, tuple[str, tuple[str, ...]]] = {}
+    imports = list(_imports(found))
+    yield from (read for _, read in imports if read.attributes)  # from a import b
     ends: dict[int, Read] = {}  # by the offset of the instruction that loads the value at the end
-    module, parts, line = "", False, code.co_firstlineno
+    line = code.co_firstlineno
     for at, instruction in enumerate(found):
         if instruction.positions is not None and instruction.positions.lineno is not None:
             line = instruction.positions.lineno
-        name = instruction.opname
-        if name == "IMPORT_NAME":
-            module = "." * found[at - 2].argval + instruction.argval
-            stored = next((i for i in found[at + 1 : at + 5] if i.opname == "STORE_FAST"), None)
-            parts = found[at - 1].argval is not None  # from a import b
-            if stored is not None and not parts:  # import a.b, import a.b as c
-                whole = found[at + 1].opname == "IMPORT_FROM" or "." not in module
-                aliases[stored.argval] = module if whole else module.partition(".")[0], ()
-        elif name == "IMPORT_FROM" and parts:
-            yield Read("module", module, (instruction.argval,), line)
-            if found[at + 1].opname == "STORE_FAST":
-                aliases[found[at + 1].argval] = module, (instruction.argval,)
         for root, variable, last in _roots(instruction, code):
-            before: tuple[str, ...] = ()
-            if root == "local" and variable in aliases:
-                root, (variable, before) = "module", aliases[variable]
-            elif root == "local" and variable not in arguments:
-                continue
+            roots: list[tuple[Root, str, tuple[str, ...]]] = []
+            if root != "local" or variable in arguments:
+                roots.append((root, variable, ()))
+            if root != "global":
+                roots += (("module", read.name, read.attributes) for name, read in imports if name == variable)
             attributes, end = _attributes(found, at + 1) if last else ((), at + 1)
             follows = found[end].opname if end < len(found) else ""
             if last and not attributes and follows in ("STORE_ATTR", "DELETE_ATTR"):
                 continue  # written, not read
             if last and root == "local" and follows == "LOAD_SUPER_ATTR":
                 continue  # a method of a base class, which is seen when it runs
-            read = Read(root, variable, (*before, *attributes), line, last and _is_called(found[end - 1]))
-            if last:
-                ends[found[end - 1].offset] = read
-            yield read
+            for start, name, before in roots:
+                read = Read(start, name, (*before, *attributes), line, last and _is_called(found[end - 1]))
+                if last:
+                    ends[found[end - 1].offset] = read
+                yield read
     _find_uses(every, ends)
 
 
 def _arguments(code: CodeType) -> int:
     return code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
+
+
+def _imports(found: list[dis.Instruction]) -> Iterator[tuple[str, Read]]:
+    """Yield what import statements load, with the local name that it gets, or an empty one."""
+    module, parts = "", False
+    for at, instruction in enumerate(found):
+        line = (instruction.positions and instruction.positions.lineno) or 0
+        stored = next((each for each in found[at + 1 : at + 5] if each.opname in ("STORE_FAST", "STORE_DEREF")), None)
+        name = stored.argval if stored is not None else ""
+        if instruction.opname == "IMPORT_NAME":
+            module = "." * found[at - 2].argval + instruction.argval
+            parts = found[at - 1].argval is not None  # from a import b
+            if not parts:  # import a.b, import a.b as c
+                whole = found[at + 1].opname == "IMPORT_FROM"
+                yield name, Read("module", module if whole else module.partition(".")[0], (), line)
+        elif instruction.opname == "IMPORT_FROM" and parts:
+            yield name, Read("module", module, (instruction.argval,), line)
 
 
 def _roots(instruction: dis.Instruction, code: CodeType) -> list[tuple[Root, str, bool]]:

@@ -14,7 +14,6 @@ import ctypes
 import dataclasses
 import functools
 import gc
-import importlib
 import itertools
 import operator
 import os
@@ -235,22 +234,21 @@ def set_global(name: str, value: Any) -> Callable[[], None]:
     return lambda: globals().__setitem__(name, value)
 
 
-def with_new_helper() -> tuple[Callable[..., Any], Callable[[], None]]:
+def executed(text: str, change: str) -> tuple[Callable[..., Any], Callable[[], None]]:
+    """The program of a text, and a change of what the text defines."""
     names: dict[str, Any] = {}
-    exec("def helper(x): return x * 2.0\ndef program(ops, x): return helper(x)", names)
-    return names["program"], lambda: exec("def helper(x): return x * 7.0", names)
+    exec(text, names)
+    return names["program"], lambda: exec(change, names)
 
 
-def with_new_text() -> tuple[Callable[..., Any], Callable[[], None]]:
-    names: dict[str, Any] = {}
-    exec("def helper(x): return x * 2.0\ndef program(ops, x): return helper(x)\ndef other(x): return x * 7.0", names)
-    return names["program"], lambda: setattr(names["helper"], "__code__", names["other"].__code__)
+HELPERS = "def helper(x): return x * 2.0\ndef other(x): return x * 7.0\ndef program(ops, x): return helper(x)"
 
-
-def shadowed_builtin() -> tuple[Callable[..., Any], Callable[[], None]]:
-    names: dict[str, Any] = {}
-    exec("def program(ops, x): return x * max(1.0, 2.0)", names)
-    return names["program"], lambda: names.update(max=min)
+MODULE = """
+import importlib, sys, types
+module = sys.modules["settings_of_a_test"] = types.ModuleType("settings_of_a_test")
+module.tau = 2.0
+def program(ops, x):
+"""
 
 
 def decorated() -> tuple[Callable[..., Any], Callable[[], None]]:
@@ -296,16 +294,6 @@ class Arraylike:
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self._get()
-
-
-def imported_by_name() -> tuple[Callable[..., Any], Callable[[], None]]:
-    module = types.ModuleType("more_settings_of_a_test")
-    module.tau = 2.0  # type: ignore[attr-defined]
-    sys.modules["more_settings_of_a_test"] = module
-    return (
-        lambda ops, x: x * importlib.import_module("more_settings_of_a_test").tau,
-        lambda: setattr(module, "tau", 3.0),
-    )
 
 
 VARIABLE: contextvars.ContextVar[float] = contextvars.ContextVar("tau", default=1.0)
@@ -356,9 +344,9 @@ CASES: dict[str, Callable[[], tuple[Callable[..., Any], Callable[[], Any]]]] = {
         lambda: p.keywords["s"].__setitem__(0, 6.0),
     ),
     "import in the program": in_module,
-    "helper defined anew": with_new_helper,
-    "helper with a new text": with_new_text,
-    "builtin hidden by a global": shadowed_builtin,
+    "helper defined anew": lambda: executed(HELPERS, "def helper(x): return x * 7.0"),
+    "helper with a new text": lambda: executed(HELPERS, "helper.__code__ = other.__code__"),
+    "builtin hidden by a global": lambda: executed("def program(ops, x): return x * max(1.0, 2.0)", "max = min"),
     "decorator": decorated,
     "environment": lambda: (
         lambda ops, x: x * float(os.environ["OPSTAGE_TEST_TAU"]) + float(os.getenv("OPSTAGE_TEST_K", "1")),
@@ -380,8 +368,26 @@ CASES: dict[str, Callable[[], tuple[Callable[..., Any], Callable[[], Any]]]] = {
     "array of another library": lambda: held(
         Arraylike(np.ones(2)), lambda v: float(np.asarray(v)[0]), lambda v: v._set(0, 3.0)
     ),
-    "module imported by name": imported_by_name,
-    "globals()": lambda: (lambda ops, x: x * globals()["TAU"], set_global("TAU", TAU + 3)),
+    "module imported by name": lambda: executed(
+        f"{MODULE} return x * importlib.import_module('settings_of_a_test').tau", "module.tau = 3.0"
+    ),
+    "module imported under one of two names": lambda: executed(
+        f"{MODULE} if tau: import settings_of_a_test as m\n else: import math as m\n return x * m.tau\ntau = True",
+        "module.tau = 3.0",
+    ),
+    "module imported later in a loop": lambda: executed(
+        f"{MODULE} for i in range(2):\n  if i: x *= m.tau\n  import settings_of_a_test as m\n return x",
+        "module.tau = 3.0",
+    ),
+    "module whose name an inner function shares": lambda: executed(
+        f"{MODULE} import settings_of_a_test as m\n (lambda: m.__name__)()\n return x * m.tau", "module.tau = 3.0"
+    ),
+    "globals()": lambda: executed("tau = 1.0\ndef program(ops, x): return x * globals()['tau']", "tau = 3.0"),
+    "object in globals()": lambda: executed(
+        "from types import SimpleNamespace\nsettings = SimpleNamespace(tau=1.0)\n"
+        "def program(ops, x): return x * globals()['settings'].tau",
+        "settings.tau = 3.0",
+    ),
     "eval": lambda: (lambda ops, x: x * eval("TAU"), set_global("TAU", TAU + 4)),
     "chain of maps": lambda: held(collections.ChainMap({"t": 1.0}), lambda v: v["t"], lambda v: v.update(t=3.0)),
     "flat iterator": lambda: held(np.ones(3), lambda v: next(iter(v.flat)), lambda v: v.__setitem__(0, 3.0)),
