@@ -24,11 +24,6 @@ from .compiler import Kernel, compile_kernel
 HEIGHTS = 12, 8
 """Rows of tiles: with two vectors, 24 sums of 32 registers. The lower one is for the rest, and twice for 16 rows."""
 
-WORDS = 21
-"""0 … 2 A, B and C, 3 workspace, 4 bytes of it that a worker has; 5 … 7 m, n and k, 8 … 9 whether A and B are stored
-transposed, 10 … 11 their leading dimensions; 12 the size of the inner axis of the stack, 13 … 16 bytes from one matrix
-to the next, along the outer and the inner axis of A, then of B; 17 … 20 the cut"""
-
 W = TypeVar("W")
 
 _LEAST = {"float32": 3 << 20, "float64": 4 << 20}
@@ -212,7 +207,7 @@ def _function(dtype: str) -> Any:
     from .tiles import packing
     from .vectors import vectors
 
-    v, p, pack, words = vectors(dtype), packing(dtype), _packer(dtype), WORDS
+    v, p, pack = vectors(dtype), packing(dtype), _packer(dtype)
     size, lanes, move, accumulate, between, fetch_written = (
         v.size, v.lanes, v.move, v.accumulate, v.between, p.fetch_written
     )  # fmt: skip
@@ -226,11 +221,12 @@ def _function(dtype: str) -> Any:
         return low if rows <= low or (rows > high and rows <= 2 * low) else high
 
     def kernel(lo, hi, worker, arguments):
-        w = int64s(arguments, words)
-        own = w[3] + worker * w[4]
-        m, n, k, inner = w[5], w[6], w[7], w[12]
-        lda, ldb, turned_a, turned_b = w[10] * size, w[11] * size, w[8] != 0, w[9] != 0
-        block, width, deep, packs = w[17], w[18], w[19], w[20] != 0
+        (
+            first_a, first_b, first_c, workspace, own_bytes, m, n, k, transposed_a, transposed_b, leading_a, leading_b,
+            inner, a_outer, a_inner, b_outer, b_inner, block, width, deep, packed_a,
+        ) = int64s(arguments, 21)  # fmt: skip
+        own, lda, ldb = workspace + worker * own_bytes, leading_a * size, leading_b * size
+        turned_a, turned_b, packs = transposed_a != 0, transposed_b != 0, packed_a != 0
         a_row, a_column = (size, lda) if turned_a else (lda, size)
         b_row, b_column = (size, ldb) if turned_b else (ldb, size)
         blocks, parts = (m + block - 1) // block, (n + width - 1) // width
@@ -244,9 +240,9 @@ def _function(dtype: str) -> Any:
             task += last - part
             i, j = matrix // inner, matrix % inner
             rows, end = min(block, m - row0), min(n, last * width)
-            a = w[0] + i * w[13] + j * w[14] + row0 * a_row
-            b = w[1] + i * w[15] + j * w[16]
-            c = w[2] + (matrix * m + row0) * n * size
+            a = first_a + i * a_outer + j * a_inner + row0 * a_row
+            b = first_b + i * b_outer + j * b_inner
+            c = first_c + (matrix * m + row0) * n * size
             for p in range(0, k, deep):
                 depth = min(deep, k - p)
                 if packs:

@@ -125,16 +125,15 @@ def _function(dtype: str, wide: bool) -> Any:
     number = getattr(np, dtype)
 
     def kernel(lo, hi, worker, arguments):  # type: ignore[no-untyped-def]
-        w = int64s(arguments, count)
-        f, a, b, c = w[0], w[1], w[2], w[3]
-        m, n, k, ta, tb, lda, ldb = w[4], w[5], w[6], w[7], w[8], w[9], w[10]
-        inner, parts, unit = w[11], w[16], w[17]
+        (
+            f, a, b, c, m, n, k, ta, tb, lda, ldb, inner, a_outer, a_inner, b_outer, b_inner, parts, unit
+        ) = int64s(arguments, count)  # fmt: skip
         task = lo
         while task < hi:
             matrix, first = task // parts, task % parts
             last = min(parts, first + hi - task) if unit != 0 else first + 1
             i, j = matrix // inner, matrix % inner
-            at, bt, ct = a + i * w[12] + j * w[13], b + i * w[14] + j * w[15], c + matrix * m * n * size
+            at, bt, ct = a + i * a_outer + j * a_inner, b + i * b_outer + j * b_inner, c + matrix * m * n * size
             long = max(m, n)
             start, stop = long * first // parts, long * last // parts
             if unit != 0:

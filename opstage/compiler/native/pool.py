@@ -65,7 +65,7 @@ class KernelSequence:
             np.int64,
         )
         self._words = schedule_words()
-        self._words[0] = address_of(self._table)
+        self._words[_TABLE] = address_of(self._table)
         self.action: Action = partial(_drive()[1], 0, len(self._steps), 0, address_of(self._words))
 
     def run(self) -> None:
@@ -87,51 +87,51 @@ def thread_switches() -> tuple[int, int]:
 
 # The kernel that runs a schedule -------------------------------------------------------------------------------------
 
-_WORDS = 14
+_TABLE, _SET_THREADS, _GET_THREADS, _BOARD, _ALONE, _PARALLEL_FOR, _PART, _NUMBERS, _COUNT, _STRIDE, _GIVEN = range(11)
+_WORDS = _GIVEN + 4
 """The words of a schedule.
 
-0 its table: of each step the kernel, the tasks, negative where they are not divided, and the arguments;
-1, 2 set_threads, get_threads; 3 the board of the team, 4 the address of `_alone`; where there is no team
-5 parallel_for, 6 the kernel of `_part`, 7 the numbers of the workers, 9 how many bytes a number has, and 10 … 13 what
-`_part` is given: kernel, tasks, arguments, workers; 8 how many workers there are
+The address of its table: for each step the kernel, the tasks (negative if they are not divided) and the arguments. The
+functions of the BLAS that set and get its threads. The board of the team, or 0. The address of `_alone`. Without a
+team, numba's parallel_for, the kernel of `_part`, and the workers' numbers. How many workers there are. The bytes of a
+number. What `_part` receives: kernel, tasks, arguments, workers.
 """
-_NUMBERS, _COUNT, _STRIDE, _GIVEN = (np.uint64(8 * word) for word in (7, 8, 9, 10))  # bytes; unsigned, as addresses are
 
 
 def _drive_factory() -> Any:
     from .intrinsics import ask_number, call_kernel, call_number, call_team, do_job, give, int64s, take
 
-    address = np.uint64
-    words, numbers, counts, stride, given = _WORDS, _NUMBERS, _COUNT, _STRIDE, _GIVEN
+    address, words, given = np.uint64, _WORDS, _GIVEN
+    numbers_at, count_at, stride_at, given_at = (address(8 * i) for i in (_NUMBERS, _COUNT, _STRIDE, _GIVEN))
 
     def kernel(lo, hi, worker, arguments):
         w = int64s(arguments, words)
-        table = int64s(w[0], 3 * hi)
-        board, count = address(w[3]), w[8]
+        table_at, set_threads, get_threads, board_at, alone, parallel_for, part, _, count = w
+        table, board = int64s(table_at, 3 * hi), address(board_at)
         before = 1
-        if w[1] != 0:
-            before = ask_number(w[2])
+        if set_threads != 0:
+            before = ask_number(get_threads)
             if before != 1:
-                call_number(w[1], 1)
-        is_alone = count == 1 or int64s(w[4], 1)[0] != 0
-        has_team = w[3] != 0 and not is_alone and take(board)
+                call_number(set_threads, 1)
+        is_alone = count == 1 or int64s(alone, 1)[0] != 0
+        has_team = board_at != 0 and not is_alone and take(board)
         for step in range(lo, hi):
             function, tasks, own = table[3 * step], table[3 * step + 1], table[3 * step + 2]
             if tasks < 0:
                 call_kernel(function, 0, -tasks, 0, own)
             elif has_team:
                 do_job(board, count, function, tasks, own)
-            elif is_alone or w[3] != 0:
+            elif is_alone or board_at != 0:
                 for i in range(count):
                     call_kernel(function, tasks * i // count, tasks * (i + 1) // count, i, own)
             else:
-                w[10], w[11], w[12], w[13] = function, tasks, own, count
-                at = arguments + numbers, arguments + counts, arguments + stride, arguments + given
-                call_team(w[5], w[6], at[0], at[1], at[2], at[3], count)
+                w[given], w[given + 1], w[given + 2], w[given + 3] = function, tasks, own, count
+                at = arguments + numbers_at, arguments + count_at, arguments + stride_at, arguments + given_at
+                call_team(parallel_for, part, at[0], at[1], at[2], at[3], count)
         if has_team:
             give(board)
         if before != 1:
-            call_number(w[1], before)
+            call_number(set_threads, before)
 
     return kernel
 
@@ -142,12 +142,12 @@ def _part_factory() -> Any:
     def kernel(arrays, counts, strides, given):
         """Run a part, called by `parallel_for` with pointers to an array, its length and its stride, for one or more
         workers."""
-        w = int64s(given, 4)
+        function, tasks, own, team = int64s(given, 4)
         count = int64s(counts, 1)[0]
         workers = int64s(int64s(arrays, 1)[0], count)
         for i in range(count):
             worker = workers[i]
-            call_kernel(w[0], w[1] * worker // w[3], w[1] * (worker + 1) // w[3], worker, w[2])
+            call_kernel(function, tasks * worker // team, tasks * (worker + 1) // team, worker, own)
 
     return kernel
 
@@ -174,14 +174,15 @@ def schedule_words() -> npt.NDArray[np.int64]:
 @cache
 def _fixed_words() -> npt.NDArray[np.int64]:
     made = np.zeros(_WORDS, np.int64)
-    made[1:3], made[4], made[8] = thread_switches(), _alone.ctypes.data, workers()
+    made[_SET_THREADS], made[_GET_THREADS] = thread_switches()
+    made[_ALONE], made[_COUNT] = _alone.ctypes.data, workers()
     if workers() > 1:
         with _lock:
-            made[3] = _board()
-        if not made[3]:
+            made[_BOARD] = _board()
+        if not made[_BOARD]:
             part = compile_kernel("part", inspect.getsource(_part_factory), _part_factory)
-            made[5:8] = parallel_for(workers()), part.address, _numbers().ctypes.data
-            made[9] = _numbers().itemsize
+            made[_PARALLEL_FOR], made[_PART] = parallel_for(workers()), part.address
+            made[_NUMBERS], made[_STRIDE] = _numbers().ctypes.data, _numbers().itemsize
     return made
 
 

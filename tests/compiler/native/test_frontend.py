@@ -123,6 +123,16 @@ def test_a_division_by_nothing_ends_no_process() -> None:
     assert words.tolist() == [5, 0, 0, 0]
 
 
+def test_words_unpack_into_names() -> None:
+    def kernel(lo, hi, worker, arguments):
+        a, b = memory.int64s(arguments, 3)
+        memory.int64s(arguments, 3)[2] = 10 * a + b
+
+    words = np.array([4, 2, 0])
+    compiled(kernel)(words)
+    assert words.tolist() == [4, 2, 42]
+
+
 def test_integers_of_32_bits_and_unsigned_ones() -> None:
     def kernel(lo, hi, worker, arguments):
         w = memory.int64s(arguments, 8)

@@ -414,10 +414,10 @@ _PLACE = LoopSource(
     "place",
     f"data = int64({DATA})",
     """def kernel(lo, hi, worker, arguments):
-    w = int64s(arguments, 3)
+    arrays, table, words = int64s(arguments, 3)
     for i in range(lo, hi):
-        array = load(w[0], load(w[1], 3 * i + 1))
-        store(w[2], load(w[1], 3 * i), load(array + data, 0) + load(w[1], 3 * i + 2))""",
+        word, at, offset = load(table, 3 * i), load(table, 3 * i + 1), load(table, 3 * i + 2)
+        store(words, word, load(load(arrays, at) + data, 0) + offset)""",
     (("load", "load", "int64", access.READ), ("store", "store", "int64", access.written(0))),
 )
 

@@ -137,12 +137,12 @@ def parts_of_rows(rows: int, elements: int) -> int:
 def total_loop(scratch: Scratch, out: Address, count: int, dtype: str) -> LoweredLoop:
     """Return a loop that adds the sums of the parts, in their order and in float64, into `count` elements at `out`."""
     text = f"""def kernel(lo, hi, worker, arguments):
-    w = int64s(arguments, 4)
+    sums, out, parts, nbytes = int64s(arguments, 4)
     for j in range(lo, hi):
-        total = 0.0 + load(w[0], j)
-        for part in range(1, w[2]):
-            total = total + load(w[0] + part * w[3], j)
-        store(w[1], j, {dtype}(total))"""
+        total = 0.0 + load(sums, j)
+        for part in range(1, parts):
+            total = total + load(sums + part * nbytes, j)
+        store(out, j, {dtype}(total))"""
     accesses = (("load", "load", dtype, access.READ), ("store", "store", dtype, access.written(0)))
     return LoweredLoop(
         LoopSource("total", "", text, accesses), count, (scratch, out, scratch.parts, scratch.nbytes), ()

@@ -10,7 +10,19 @@ from llvmlite import ir
 from ..access import write_scopes
 from . import types as arrays
 from .expressions import Expressions
-from .types import INT64, UINT64, VOID, CannotCompile, FunctionSource, Kinds, Known, ScalarKind, Value, source_of
+from .types import (
+    INT64,
+    UINT64,
+    VOID,
+    WORDS,
+    CannotCompile,
+    FunctionSource,
+    Kinds,
+    Known,
+    ScalarKind,
+    Value,
+    source_of,
+)
 
 
 class _Restart(Exception):
@@ -184,6 +196,9 @@ class _Function(Expressions):
         if isinstance(target, ast.Name):
             self.assign(target.id, value, target)
         elif isinstance(target, ast.Tuple):
+            if isinstance(value, Value) and value.kind is WORDS:
+                places = [self.builder.gep(value.ir, [INT64.type(i)]) for i in range(len(target.elts))]
+                value = tuple([Value(INT64, self.builder.load(place)) for place in places])
             if not isinstance(value, tuple) or len(value) != len(target.elts):
                 raise self.source.fail(target, "the parts of a tuple and their names differ in number")
             for part, each in zip(target.elts, value):

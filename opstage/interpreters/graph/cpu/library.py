@@ -191,51 +191,48 @@ def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
 _TEXTS = {
     # The first of equal maxima, and nan counts as larger than numbers, as in NumPy.
     "first_maximum": """def kernel(lo, hi, worker, arguments):
-    w = int64s(arguments, 4)
-    n = w[2]
+    x, out, n, inner = int64s(arguments, 4)
     for task in range(lo, hi):
-        first = w[0] + (task // w[3] * n * w[3] + task % w[3]) * size
+        first = x + (task // inner * n * inner + task % inner) * size
         where = 0
         best = load(first, 0)
         for j in range(1, n):
-            value = load(first, j * w[3])
+            value = load(first, j * inner)
             if value > best or (value != value and best == best):
                 best = value
                 where = j
-        store_index(w[1], task, where)
+        store_index(out, task, where)
 """,
     "gather": """def kernel(lo, hi, worker, arguments):
-    w = int64s(arguments, 7)
-    n = w[4]
+    x, indices, out, rows, n, checked, failed = int64s(arguments, 7)
     for task in range(lo, hi):
-        row = load_index(w[1], task)
-        to = w[2] + task * n * size
-        if 0 <= row < w[3]:
-            source = w[0] + row * n * size
+        row = load_index(indices, task)
+        to = out + task * n * size
+        if 0 <= row < rows:
+            source = x + row * n * size
             for j in range(n):
                 store(to, j, load(source, j))
         else:
-            if w[5]:
-                flag(w[6], 0, 1)
+            if checked:
+                flag(failed, 0, 1)
             for j in range(n):
                 store(to, j, zero)
 """,
     # Workers divide the columns, so each adds its columns in the order of the indices.
     "scatter": """def kernel(lo, hi, worker, arguments):
-    w = int64s(arguments, 9)
-    n = w[5]
-    for row in range(w[4]):
+    x, updates, indices, out, rows, n, count, checked, failed = int64s(arguments, 9)
+    for row in range(rows):
         for j in range(lo, hi):
-            store(w[3] + row * n * size, j, load(w[0] + row * n * size, j))
-    for k in range(w[6]):
-        row = load_index(w[2], k)
-        if 0 <= row < w[4]:
-            to = w[3] + row * n * size
-            source = w[1] + k * n * size
+            store(out + row * n * size, j, load(x + row * n * size, j))
+    for k in range(count):
+        row = load_index(indices, k)
+        if 0 <= row < rows:
+            to = out + row * n * size
+            source = updates + k * n * size
             for j in range(lo, hi):
                 store(to, j, load_out(to, j) + load(source, j))
-        elif w[7]:
-            flag(w[8], 0, 1)
+        elif checked:
+            flag(failed, 0, 1)
 """,
 }
 
@@ -297,12 +294,13 @@ def _draw_kernel(text: str, dtype: str) -> Kernel:
 # splitmix64(splitmix64(seed) + step), then the site, then the iteration of each loop around: see `ops.random`
 _DRAW = """def kernel(lo, hi, worker, arguments):
     w = int64s(arguments, {words})
-    key = mix(word(w[0]) + word(counter(w[3], 0)))
-    key = mix(key + word(w[2]))
+    seed, out, site, step = w
+    key = mix(word(seed) + word(counter(step, 0)))
+    key = mix(key + word(site))
     for loop in range(1, {counters}):
         key = mix(key + word(counter(w[3 + loop], 0)))
     for j in range(lo, hi):
-        store(w[1], j, real(int64(uniform_integer(key, word(j)))) * unit)
+        store(out, j, real(int64(uniform_integer(key, word(j)))) * unit)
 """
 
 _Lower = Callable[[Lowered, Equation], "list[tuple[LoweredLoop, bool]] | None"]
