@@ -55,6 +55,10 @@ def relu_gradient(ops: Any, x: Any) -> Any:
     return transform.grad(ops, lambda ops, x: ops.sum(ops.relu(ops.linear(ops.const(W1), None, x))), x)
 
 
+def falling_relu_gradient(ops: Any, x: Any) -> Any:
+    return ops.relu_grad(x, ops.neg(x))
+
+
 def attended(ops: Any, x: Any) -> Any:
     mask = ops.less(ops.iota(shape=(3, 3), axis=1), ops.iota(shape=(3, 3), axis=0))
     return ops.scaled_dot_product_attention(x, ops.neg(x), x, mask)
@@ -62,7 +66,10 @@ def attended(ops: Any, x: Any) -> Any:
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
     f.__name__: f
-    for f in (network, scalar, gradient, second, looped, gradient_of_loop, branched, relu_gradient, attended)
+    for f in (
+        *(network, scalar, gradient, second, looped, gradient_of_loop, branched, relu_gradient),
+        *(falling_relu_gradient, attended),
+    )
 }
 
 

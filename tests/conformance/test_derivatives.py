@@ -139,3 +139,23 @@ def test_shape_checker_agrees_on_the_backward_pass(sample: Sample) -> None:
     executed = [(g.shape, g.dtype) for g in leaves(grads)]
     checked = optree.tree_leaves(types, is_leaf=lambda t: hasattr(t, "dtype"))
     assert [(t.shape, t.dtype) for t in checked] == executed
+
+
+TIES = np.array([-1.0, 0.0, 1.0])
+KINKS: dict[str, tuple[Any, list[Any], Any]] = {
+    "abs": (lambda ops, x: ops.abs(x), [TIES], [-1, 0, 1]),
+    "relu": (lambda ops, x: ops.relu(x), [TIES], [0, 0, 1]),
+    "clamp": (lambda ops, x: ops.clamp(x, lo=-1.0, hi=0.5), [TIES], [1, 1, 0]),
+    "maximum": (lambda ops, x, y: ops.maximum(x, y), [TIES, TIES], [0.5] * 3),
+    "minimum": (lambda ops, x, y: ops.minimum(x, y), [TIES, TIES], [0.5] * 3),
+    "max_pool": (lambda ops, x: ops.max_pool(x, kernel=(2, 2)), [np.ones((1, 2, 2))], [[[1, 0], [0, 0]]]),
+}
+"""Where differences say nothing: a program, its operands, the gradient of its sum in the first of them."""
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_gradient_at_a_kink_is_the_documented_one(name: str) -> None:
+    program, operands, expected = KINKS[name]
+    for options in (FLOAT64, PLAIN):
+        _, gradient = opstage.value_and_grad(lambda ops, *xs: ops.sum(program(ops, *xs)), *operands, options=options)
+        assert np.asarray(gradient).tolist() == expected
