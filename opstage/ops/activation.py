@@ -12,7 +12,7 @@ from .elementwise import pointwise
 from .errors import ShapeError, nearest
 from .method import Calls
 from .primitive import Kind, Primitive, R, Row, Types
-from .rule_helpers import axis_of, equal_sizes, error, ones_like, placed, same_type, zeros, zeros_like
+from .rule_helpers import axis_of, equal_sizes, error, full_like, placed, same_type, zeros, zeros_like
 from .static_arguments import Number
 from .types import TensorType, require_float, show_shape
 
@@ -58,14 +58,14 @@ RELU_GRAD = _fused(_relu_grad_decomposition, "y")
 
 
 def _tanh_grad_decomposition(ops: Ops[R], y: R, g: R, /) -> Row[R]:
-    return (ops.mul(g, ops.sub(ones_like(ops, y), ops.mul(y, y))),)
+    return (ops.mul(g, ops.sub(full_like(ops, y, 1.0), ops.mul(y, y))),)
 
 
 TANH_GRAD = _fused(_tanh_grad_decomposition, "y")
 
 
 def _sigmoid_grad_decomposition(ops: Ops[R], y: R, g: R, /) -> Row[R]:
-    return (ops.mul(g, ops.mul(y, ops.sub(ones_like(ops, y), y))),)
+    return (ops.mul(g, ops.mul(y, ops.sub(full_like(ops, y, 1.0), y))),)
 
 
 SIGMOID_GRAD = _fused(_sigmoid_grad_decomposition, "y")
@@ -80,7 +80,7 @@ SILU = pointwise(reads="x", derivative=lambda ops, x, g: ops.silu_grad(x, g), de
 
 def _silu_grad_decomposition(ops: Ops[R], x: R, g: R, /) -> Row[R]:
     s = ops.sigmoid(x)
-    slope = ops.mul(s, ops.add(ones_like(ops, x), ops.mul(x, ops.sub(ones_like(ops, x), s))))
+    slope = ops.mul(s, ops.add(full_like(ops, x, 1.0), ops.mul(x, ops.sub(full_like(ops, x, 1.0), s))))
     return (ops.mul(g, slope),)
 
 
@@ -99,7 +99,7 @@ def _gelu_decomposition(ops: Ops[R], x: R, /, *, approximate: str) -> Row[R]:
         inner = ops.erf(ops.scale(x, c=1 / math.sqrt(2)))
     else:
         inner = ops.tanh(_gelu_inner(ops, x))
-    return (ops.mul(ops.scale(x, c=0.5), ops.add(ones_like(ops, x), inner)),)
+    return (ops.mul(ops.scale(x, c=0.5), ops.add(full_like(ops, x, 1.0), inner)),)
 
 
 def _gelu_inner(ops: Ops[R], x: R) -> R:
@@ -116,7 +116,7 @@ GELU = pointwise(
 
 
 def _gelu_grad_decomposition(ops: Ops[R], x: R, g: R, /, *, approximate: str) -> Row[R]:
-    one = ones_like(ops, x)
+    one = full_like(ops, x, 1.0)
     if approximate == "none":
         distribution = ops.scale(ops.add(one, ops.erf(ops.scale(x, c=1 / math.sqrt(2)))), c=0.5)
         density = ops.scale(ops.exp(ops.scale(ops.mul(x, x), c=-0.5)), c=1 / math.sqrt(2 * math.pi))
@@ -132,10 +132,6 @@ def _gelu_grad_decomposition(ops: Ops[R], x: R, g: R, /, *, approximate: str) ->
 GELU_GRAD = _fused(_gelu_grad_decomposition, require=_require_gelu_form)
 
 # Piecewise linear and exponential functions -------------------------------------------------------------------------
-
-
-def _number(ops: Ops[R], x: R, value: Any) -> R:
-    return ops.full(shape=x.shape, value=value, dtype=x.dtype)
 
 
 def _above_zero(ops: Ops[R], x: R, above: R, below: Callable[[R], R]) -> R:
@@ -182,7 +178,7 @@ def _require_bounds(lo: Any, hi: Any) -> None:
 
 def _hardtanh_derivative(ops: Ops[R], x: R, g: R, *, lo: Any, hi: Any) -> R:
     """Zero at the bounds, as in PyTorch; clamp passes g there."""
-    outside = ops.logical_or(ops.less_equal(x, _number(ops, x, lo)), ops.less_equal(_number(ops, x, hi), x))
+    outside = ops.logical_or(ops.less_equal(x, full_like(ops, x, lo)), ops.less_equal(full_like(ops, x, hi), x))
     return ops.select(outside, zeros_like(ops, g), g)
 
 
@@ -195,7 +191,7 @@ HARDTANH = pointwise(
 
 
 def _hardsigmoid_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
-    return (ops.scale(ops.hardtanh(ops.add(x, _number(ops, x, 3)), lo=0, hi=6), c=Fraction(1, 6)),)
+    return (ops.scale(ops.hardtanh(ops.add(x, full_like(ops, x, 3)), lo=0, hi=6), c=Fraction(1, 6)),)
 
 
 HARDSIGMOID = pointwise(decomposition=_hardsigmoid_decomposition)
@@ -203,9 +199,9 @@ HARDSIGMOID = pointwise(decomposition=_hardsigmoid_decomposition)
 
 def _hardswish_derivative(ops: Ops[R], x: R, g: R) -> R:
     """g·(x/3 + ½) between -3 and 3."""
-    slope = ops.add(ops.scale(x, c=Fraction(1, 3)), _number(ops, x, Fraction(1, 2)))
-    inner = ops.select(ops.less_equal(x, _number(ops, x, -3)), zeros_like(ops, g), ops.mul(g, slope))
-    return ops.select(ops.less_equal(_number(ops, x, 3), x), g, inner)
+    slope = ops.add(ops.scale(x, c=Fraction(1, 3)), full_like(ops, x, Fraction(1, 2)))
+    inner = ops.select(ops.less_equal(x, full_like(ops, x, -3)), zeros_like(ops, g), ops.mul(g, slope))
+    return ops.select(ops.less_equal(full_like(ops, x, 3), x), g, inner)
 
 
 HARDSWISH = pointwise(
@@ -214,7 +210,7 @@ HARDSWISH = pointwise(
 
 
 def _threshold_decomposition(ops: Ops[R], x: R, /, *, threshold: Any, value: Any) -> Row[R]:
-    return (ops.select(ops.less_equal(x, _number(ops, x, threshold)), _number(ops, x, value), x),)
+    return (ops.select(ops.less_equal(x, full_like(ops, x, threshold)), full_like(ops, x, value), x),)
 
 
 THRESHOLD = pointwise(decomposition=_threshold_decomposition)
@@ -226,14 +222,14 @@ def _require_width(width: Any) -> None:
 
 
 def _hardshrink_decomposition(ops: Ops[R], x: R, /, *, width: Any) -> Row[R]:
-    return (ops.select(ops.less_equal(ops.abs(x), _number(ops, x, width)), zeros_like(ops, x), x),)
+    return (ops.select(ops.less_equal(ops.abs(x), full_like(ops, x, width)), zeros_like(ops, x), x),)
 
 
 HARDSHRINK = pointwise(decomposition=_hardshrink_decomposition, require=_require_width)
 
 
 def _softshrink_decomposition(ops: Ops[R], x: R, /, *, width: Any) -> Row[R]:
-    zero, border = zeros_like(ops, x), _number(ops, x, width)
+    zero, border = zeros_like(ops, x), full_like(ops, x, width)
     moved = ops.select(ops.less(x, zero), ops.add(x, border), ops.sub(x, border))
     return (ops.select(ops.less_equal(ops.abs(x), border), zero, moved),)
 
@@ -244,7 +240,7 @@ SOFTSHRINK = pointwise(decomposition=_softshrink_decomposition, require=_require
 
 LOG_SIGMOID = pointwise(decomposition=lambda ops, x, /: (ops.neg(ops.softplus(ops.neg(x))),))
 MISH = pointwise(decomposition=lambda ops, x, /: (ops.mul(x, ops.tanh(ops.softplus(x))),))
-SOFTSIGN = pointwise(decomposition=lambda ops, x, /: (ops.div(x, ops.add(ones_like(ops, x), ops.abs(x))),))
+SOFTSIGN = pointwise(decomposition=lambda ops, x, /: (ops.div(x, ops.add(full_like(ops, x, 1.0), ops.abs(x))),))
 TANHSHRINK = pointwise(decomposition=lambda ops, x, /: (ops.sub(x, ops.tanh(x)),))
 
 

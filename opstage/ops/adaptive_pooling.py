@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .dims import Dim
 from .primitive import R
-from .rule_helpers import dim_of, error, int_of, known, number_of, sequence_of, weighted, zeros
+from .rule_helpers import dim_of, error, full_like, int_of, known, number_of, sequence_of, weighted, zeros
 from .static_arguments import IntOrTuple
 from .types import show_shape
 
@@ -139,7 +139,7 @@ def lp_pool(
     if p == 1:
         return total
     nothing = ops.equal(total, zeros(ops, total))
-    one = ops.full(shape=total.shape, value=1.0, dtype=total.dtype)
+    one = full_like(ops, total, 1.0)
     root = ops.pow(ops.select(nothing, one, total), exponent=1 / Fraction(p))
     return ops.select(nothing, zeros(ops, total), root)
 
@@ -192,5 +192,5 @@ def local_response_norm(
     total = ops.slice(squares, axis=1, start=0, length=channels)
     for i in range(1, size):
         total = ops.add(total, ops.slice(squares, axis=1, start=i, length=channels))
-    base = ops.add(ops.full(shape=x.shape, value=k, dtype=x.dtype), ops.scale(total, c=rate / size))
+    base = ops.add(full_like(ops, x, k), ops.scale(total, c=rate / size))
     return ops.div(x, ops.pow(base, exponent=beta))

@@ -22,6 +22,7 @@ from .rule_helpers import (
     count_of,
     dim_of,
     error,
+    full_like,
     int_of,
     known,
     number_of,
@@ -313,7 +314,7 @@ def masked_fill(ops: Ops[R], x: R, mask: R, /, *, value: float) -> R:
         ShapeError: x does not broadcast to the shape; an invalid argument.
     """
     mask = ops.broadcast_to(mask, shape=x.shape)
-    return ops.select(mask, ops.full(shape=x.shape, value=value, dtype=x.dtype), x)
+    return ops.select(mask, full_like(ops, x, value), x)
 
 
 # Constructed from sizes or vectors ------------------------------------------------------------------------------------

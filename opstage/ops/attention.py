@@ -12,7 +12,7 @@ from .elementwise import SCALE
 from .errors import DtypeError, ShapeError
 from .method import Calls
 from .primitive import Context, Primitive, R, Row, Some, Types
-from .rule_helpers import zeros_like
+from .rule_helpers import full_like, zeros_like
 from .static_arguments import InvalidStatic, Number, as_flag, plain
 from .types import Shape, TensorType, require_bool, require_float, require_same_dtype, show_shape
 
@@ -125,15 +125,15 @@ def attended(ops: Ops[R], scores: R, v: R, mask: Row[R], causal: bool, *, may_be
     allowed = allowed_of(ops, scores.shape, mask, causal) if mask or causal else None
     seen = scores
     if allowed is not None:
-        seen = ops.select(allowed, scores, ops.full(shape=scores.shape, value=-math.inf, dtype=scores.dtype))
+        seen = ops.select(allowed, scores, full_like(ops, scores, -math.inf))
     peak = ops.detach(ops.reduce_max(seen, axis=-1, keepdims=True))
-    nothing = ops.equal(peak, ops.full(shape=peak.shape, value=-math.inf, dtype=peak.dtype)) if may_be_blank else None
+    nothing = ops.equal(peak, full_like(ops, peak, -math.inf)) if may_be_blank else None
     if nothing is not None:
         peak = ops.select(nothing, zeros_like(ops, peak), peak)
     e = _exponentials(ops, scores, peak, allowed)
     total = ops.reduce_sum(e, axis=-1, keepdims=True)
     if nothing is not None:
-        total = ops.select(nothing, ops.full(shape=total.shape, value=1.0, dtype=total.dtype), total)
+        total = ops.select(nothing, full_like(ops, total, 1.0), total)
     if allowed is None and nothing is None:
         p = ops.softmax(scores, axis=-1)
     else:

@@ -9,7 +9,7 @@ from .advanced_indexing import take_along_axis
 from .loss import REDUCTIONS, reduced, require_reduction
 from .primitive import R
 from .recurrent import within
-from .rule_helpers import equal_sizes, error, int_of, zeros
+from .rule_helpers import equal_sizes, error, full_like, int_of, zeros
 from .types import show_shape
 
 if TYPE_CHECKING:
@@ -148,5 +148,5 @@ def _log_sum(ops: Any, xs: list[Any]) -> Any:
     for x in xs:
         part = ops.exp(ops.sub(x, shift))
         total = part if total is None else ops.add(total, part)
-    total = ops.select(none, ops.full(shape=shift.shape, value=1.0, dtype=shift.dtype), total)
+    total = ops.select(none, full_like(ops, shift, 1.0), total)
     return ops.select(none, _none(ops, shift, shift.shape), ops.add(ops.log(total), shift))

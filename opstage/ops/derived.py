@@ -49,7 +49,7 @@ from .loss import binary_cross_entropy_with_logits, class_axis, cosine_similarit
 from .matmul import grouped_matmul
 from .primitive import R
 from .recurrent import bidirectional, gru, lstm, rnn
-from .rule_helpers import int_of
+from .rule_helpers import full_like, int_of
 from .sequence import bincount, searchsorted, segment_sum, sort, top_k, unique
 from .static_arguments import Axes, plain
 from .statistics import cummax, cummin, median, norm, quantile, segment_max, segment_min, std, var
@@ -260,5 +260,5 @@ def accuracy(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -100) 
 
 def counted(ops: Ops[R], labels: R, ignore_index: int = -100) -> R:
     """Where labels count: all but those that are `ignore_index`. A mask."""
-    ignored = ops.equal(labels, ops.full(shape=labels.shape, value=ignore_index, dtype=labels.dtype))
+    ignored = ops.equal(labels, full_like(ops, labels, ignore_index))
     return ops.logical_not(ignored)

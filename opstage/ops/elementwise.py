@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .method import Calls
 from .primitive import Context, Kind, Primitive, R, Row, Some, Types
-from .rule_helpers import same_type, zeros_like
+from .rule_helpers import alike, full_like, zeros_like
 from .static_arguments import Number
 from .types import TensorType, require_float, require_number
 
@@ -62,9 +62,8 @@ def pointwise(
 # Two operands -------------------------------------------------------------------------------------------------------
 
 
-def binary_shape(x: TensorType, y: TensorType) -> Types:
-    require_number(x, "x")
-    return (same_type(x, y),)
+binary_shape = alike(require_number, "x", "y")
+_float_shape = alike(require_float, "x", "y")
 
 
 def _add_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /) -> Some[R]:
@@ -108,11 +107,6 @@ def _mul_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Some[R], /
 
 
 MUL = Primitive(kind=Kind.POINTWISE, shape=binary_shape, vjp=_mul_vjp, jvp=_mul_jvp, saves={"x": ("y",), "y": ("x",)})
-
-
-def _float_shape(x: TensorType, y: TensorType) -> Types:
-    require_float(x, "x")
-    return (same_type(x, y),)
 
 
 def _div_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /) -> Some[R]:
@@ -195,7 +189,7 @@ POW = pointwise(reads="x", derivative=_pow_derivative)
 
 def _by_base(ops: Ops[R], x: R, y: R, g: R) -> R:
     """Return g · y · x^(y - 1), and 0 where y is 0 for any x."""
-    less = ops.sub(y, ops.full(shape=y.shape, value=1.0, dtype=y.dtype))
+    less = ops.sub(y, full_like(ops, y, 1.0))
     zero = zeros_like(ops, y)
     return ops.select(ops.equal(y, zero), zero, ops.mul(g, ops.mul(y, ops.power(x, less))))
 
@@ -204,7 +198,7 @@ def _by_exponent(ops: Ops[R], x: R, y: R, out: R, g: R) -> R:
     """Return g · x^y · log x, and 0 where x = 0 and y >= 0."""
     zero = zeros_like(ops, x)
     nothing = ops.logical_and(ops.equal(x, zero), ops.less_equal(zero, y))
-    safe = ops.select(nothing, ops.full(shape=x.shape, value=1.0, dtype=x.dtype), x)
+    safe = ops.select(nothing, full_like(ops, x, 1.0), x)
     return ops.select(nothing, zero, ops.mul(g, ops.mul(out, ops.log(safe))))
 
 
@@ -224,14 +218,14 @@ POWER = Primitive(kind=Kind.POINTWISE, shape=_float_shape, vjp=_power_vjp, jvp=_
 
 
 def _clamp_decomposition(ops: Ops[R], x: R, /, *, lo: Any, hi: Any) -> Row[R]:
-    lower = ops.full(shape=x.shape, value=lo, dtype=x.dtype)
-    upper = ops.full(shape=x.shape, value=hi, dtype=x.dtype)
+    lower = full_like(ops, x, lo)
+    upper = full_like(ops, x, hi)
     return (ops.minimum(ops.maximum(x, lower), upper),)
 
 
 def _clamp_derivative(ops: Ops[R], x: R, g: R, *, lo: Any, hi: Any) -> R:
-    lower = ops.full(shape=x.shape, value=lo, dtype=x.dtype)
-    upper = ops.full(shape=x.shape, value=hi, dtype=x.dtype)
+    lower = full_like(ops, x, lo)
+    upper = full_like(ops, x, hi)
     inside = ops.logical_and(ops.less_equal(lower, x), ops.less_equal(x, upper))
     return ops.select(inside, g, zeros_like(ops, g))
 
@@ -240,11 +234,11 @@ CLAMP = pointwise(reads="x", derivative=_clamp_derivative, decomposition=_clamp_
 
 
 def _safe_log_decomposition(ops: Ops[R], x: R, /, *, eps: Any) -> Row[R]:
-    return (ops.log(ops.maximum(x, ops.full(shape=x.shape, value=eps, dtype=x.dtype))),)
+    return (ops.log(ops.maximum(x, full_like(ops, x, eps))),)
 
 
 def _safe_log_derivative(ops: Ops[R], x: R, g: R, *, eps: Any) -> R:
-    floor = ops.full(shape=x.shape, value=eps, dtype=x.dtype)
+    floor = full_like(ops, x, eps)
     slope = ops.div(g, ops.maximum(x, floor))  # the maximum keeps the unselected side finite
     return ops.select(ops.less_equal(floor, x), slope, zeros_like(ops, g))
 

@@ -15,7 +15,7 @@ from .linalg import on_diagonal, require_square, symmetric, triangle
 from .matmul import transposed
 from .method import Calls
 from .primitive import Context, Primitive, R, Row, Some, Types
-from .rule_helpers import add_all, ones_like, zeros_like
+from .rule_helpers import add_all, full_like, zeros_like
 from .types import TensorType, require_float, show_shape
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _by_gaps(ops: Ops[R], x: R, v: R) -> R:
     """Return x[i, j]/(v[j] - v[i]), and 0 on the diagonal."""
     own = on_diagonal(ops, x)
     gaps = ops.sub(_across(ops, v), _down(ops, v))
-    return ops.select(own, zeros_like(ops, x), ops.div(x, ops.select(own, ones_like(ops, x), gaps)))
+    return ops.select(own, zeros_like(ops, x), ops.div(x, ops.select(own, full_like(ops, x, 1.0), gaps)))
 
 
 # Eigenvectors of a symmetric matrix -----------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def _by_gaps_of_squares(ops: Ops[R], x: R, s: R) -> R:
     cancel."""
     own, across, down = on_diagonal(ops, x), _across(ops, s), _down(ops, s)
     gaps = ops.mul(ops.sub(across, down), ops.add(across, down))
-    return ops.select(own, zeros_like(ops, x), ops.div(x, ops.select(own, ones_like(ops, x), gaps)))
+    return ops.select(own, zeros_like(ops, x), ops.div(x, ops.select(own, full_like(ops, x, 1.0), gaps)))
 
 
 def _skew(ops: Ops[R], x: R) -> R:

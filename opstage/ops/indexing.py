@@ -15,7 +15,7 @@ from .dims import Dim, DimExpr, ratio, require_at_most, require_equal
 from .errors import ShapeError, nearest
 from .method import Calls
 from .primitive import Context, Effect, Linearity, Primitive, R, Row, Some, Types, no_flops
-from .rule_helpers import require_rank
+from .rule_helpers import require_rank, zeros_like
 from .static_arguments import plain_index
 from .types import Shape, TensorType, require_integer, require_number, require_same_dtype, show_shape
 
@@ -60,7 +60,7 @@ def _gather_rows_shape(x: TensorType, idx: TensorType, *, mode: str) -> Types:
 
 def _gather_rows_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, mode: str) -> Some[R]:
     (g,), (idx,), x = cotangents, ctx.saved, ctx.inputs[0]
-    return ops.scatter_add_row(ops.full(shape=x.shape, value=0.0, dtype=x.dtype), g, idx, mode=mode), None
+    return ops.scatter_add_row(zeros_like(ops, x), g, idx, mode=mode), None
 
 
 GATHER_ROWS = Primitive(

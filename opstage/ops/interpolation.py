@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from .arrangement import repeat_interleave
 from .dims import Dim, is_one, is_zero, prod, ratio
 from .errors import nearest
 from .primitive import R
-from .rule_helpers import axis_of, dim_of, equal_sizes, error, known, number_of, sequence_of, weighted, whole
+from .rule_helpers import axis_of, dim_of, equal_sizes, error, full_like, known, number_of, sequence_of, weighted, whole
 from .types import require_same_dtype, show_shape
 
 if TYPE_CHECKING:
@@ -334,16 +334,13 @@ def _coordinate(ops: Ops[R], grid: R, which: int, n: Dim, align_corners: bool) -
     """Return one coordinate of each position in units of entries: 0 is the centre of the first one."""
     g = ops.slice(grid, axis=len(grid.shape) - 1, start=which, length=1)
     g = ops.squeeze(g, axis=-1)
-    centre = ops.full(shape=g.shape, value=ratio(n - 1, 2), dtype=g.dtype)
+    centre = full_like(ops, g, ratio(n - 1, 2))
     return ops.add(ops.scale(g, c=ratio(n - 1, 2) if align_corners else ratio(n, 2)), centre)
 
 
 def _inside(ops: Ops[R], place: R, n: Dim, padding: str, align_corners: bool) -> R:
     """Clamp a position to the axis, or reflect it at its edges. At the first and last entry its derivative is 0."""
-
-    def number(value: object) -> R:
-        return ops.full(shape=place.shape, value=value, dtype=place.dtype)  # type: ignore[arg-type]
-
+    number = partial(full_like, ops, place)
     first, last = number(0.0), number(ratio(n - 1, 1))
     if padding == "reflection":
         span, low = _mirrors(n, align_corners)
@@ -363,19 +360,16 @@ def _mirrors(n: Dim, align_corners: bool) -> tuple[Dim, Fraction]:
 
 def _within_period(ops: Ops[R], place: R, span: Dim, low: Fraction) -> R:
     """Reduce a position by multiples of twice the span, the period of reflections: from low to low + 2·span."""
-    away = ops.sub(place, ops.full(shape=place.shape, value=low, dtype=place.dtype))
+    away = ops.sub(place, full_like(ops, place, low))
     turns = ops.floor(ops.detach(ops.scale(away, c=ratio(1, 2 * span))))
     return ops.sub(place, ops.scale(turns, c=ratio(2 * span, 1)))
 
 
 def _neighbours(ops: Ops[R], place: R, n: Dim, mode: str) -> list[tuple[R, R | None]]:
     """Return the entries (as integral floats) that a coordinate is interpolated from along one axis, with weights."""
-
-    def number(value: float) -> R:
-        return ops.full(shape=place.shape, value=value, dtype=place.dtype)
-
+    number = partial(full_like, ops, place)
     # Beyond the limit nothing is inside, nor in the period of reflections, and an integer could overflow.
-    limit = ops.full(shape=place.shape, value=ratio(2 * n + 4, 1), dtype=place.dtype)
+    limit = number(ratio(2 * n + 4, 1))
     place = ops.minimum(ops.maximum(place, ops.neg(limit)), limit)
     if mode == "nearest":
         return [(ops.round(ops.detach(place)), None)]
@@ -392,9 +386,9 @@ def _keys_at(ops: Ops[R], t: R, *, near: bool) -> R:
     """Return Keys' cubic kernel with a = -0.75, at a distance up to 1 if `near`, else from 1 to 2."""
     a = Fraction(-3, 4)
     terms = (a + 2, -(a + 3), Fraction(0), Fraction(1)) if near else (a, -5 * a, 8 * a, -4 * a)
-    out = ops.full(shape=t.shape, value=terms[0], dtype=t.dtype)
+    out = full_like(ops, t, terms[0])
     for c in terms[1:]:
-        out = ops.add(ops.mul(out, t), ops.full(shape=t.shape, value=c, dtype=t.dtype))
+        out = ops.add(ops.mul(out, t), full_like(ops, t, c))
     return out
 
 

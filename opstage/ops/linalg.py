@@ -14,7 +14,7 @@ from .errors import LocatedError, ShapeError, brief
 from .matmul import transposed
 from .method import Calls
 from .primitive import Context, Primitive, R, Row, Some, Types
-from .rule_helpers import add_all, placed, type_of, zeros_like
+from .rule_helpers import add_all, alike, placed, type_of, zeros_like
 from .types import Shape, TensorType, require_float, require_same_dtype, show_shape
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def triangle(ops: Ops[R], x: R, *, lower: bool, halved: bool = False) -> R:
     rank = len(x.shape)
     rows, columns = ops.iota(shape=x.shape, axis=rank - 2), ops.iota(shape=x.shape, axis=rank - 1)
     outside = ops.less(rows, columns) if lower else ops.less(columns, rows)
-    x = ops.select(outside, ops.full(shape=x.shape, value=0.0, dtype=x.dtype), x)
+    x = ops.select(outside, zeros_like(ops, x), x)
     return ops.select(ops.equal(rows, columns), ops.scale(x, c=_HALF), x) if halved else x
 
 
@@ -141,11 +141,6 @@ TRIANGULAR_SOLVE = Primitive(
 # The Cholesky factor ------------------------------------------------------------------------------------------------
 
 
-def _cholesky_shape(x: TensorType) -> Types:
-    require_square(x, "x")
-    return (x,)
-
-
 def symmetric(ops: Ops[R], x: R) -> R:
     """Return (x + xᵀ)/2."""
     return ops.scale(ops.add(x, transposed(ops, x)), c=_HALF)
@@ -167,7 +162,9 @@ def _cholesky_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R
     return (ops.bmm(out, triangle(ops, inner, lower=True, halved=True)),)
 
 
-CHOLESKY = Primitive(shape=_cholesky_shape, vjp=_cholesky_vjp, jvp=_cholesky_jvp, saves=("out",), flops=square_flops)
+CHOLESKY = Primitive(
+    shape=alike(require_square, "x"), vjp=_cholesky_vjp, jvp=_cholesky_jvp, saves=("out",), flops=square_flops
+)
 
 
 # Determinants of the last two axes, for each matrix of a stack, and the cofactors, which are their derivatives --------

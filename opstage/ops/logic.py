@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from .method import NUMBERS, Calls, chosen_numbers
-from .primitive import Context, Kind, Primitive, R, Row, Some, Types, no_flops
-from .rule_helpers import same_shape, same_type, zeros_like
+from .primitive import Context, Kind, Primitive, R, Row, ShapeRule, Some, Types, no_flops
+from .rule_helpers import alike, anything, full_like, same_shape, same_type, zeros_like
 from .static_arguments import Number, ShapeLike, as_number, as_shape, only_axis
 from .types import (
     BOOL,
@@ -33,72 +33,36 @@ if TYPE_CHECKING:
 # Comparisons --------------------------------------------------------------------------------------------------------
 
 
-def _ordered_shape(x: TensorType, y: TensorType) -> Types:
-    require_number(x, "x")
-    return (TensorType(same_type(x, y).shape, BOOL),)
-
-
-def _equal_shape(x: TensorType, y: TensorType) -> Types:
-    return (TensorType(same_type(x, y).shape, BOOL),)
-
-
-LESS = Primitive(kind=Kind.POINTWISE, shape=_ordered_shape, differentiable=False)
-LESS_EQUAL = Primitive(kind=Kind.POINTWISE, shape=_ordered_shape, differentiable=False)
-EQUAL = Primitive(kind=Kind.POINTWISE, shape=_equal_shape, differentiable=False)
-
-
-def _logical_shape(x: TensorType, y: TensorType) -> Types:
-    require_bool(x, "x")
-    return (same_type(x, y),)
-
-
-def _logical_not_shape(x: TensorType) -> Types:
-    require_bool(x, "x")
-    return (x,)
-
-
-LOGICAL_AND = Primitive(kind=Kind.POINTWISE, shape=_logical_shape, differentiable=False)
-LOGICAL_NOT = Primitive(kind=Kind.POINTWISE, shape=_logical_not_shape, differentiable=False)
-
-
-def _logical_or_decomposition(ops: Ops[R], x: R, y: R, /) -> Row[R]:
-    return (ops.logical_not(ops.logical_and(ops.logical_not(x), ops.logical_not(y))),)
-
-
-LOGICAL_OR = Primitive(
-    kind=Kind.POINTWISE, shape=_logical_shape, decomposition=_logical_or_decomposition, differentiable=False
-)
-
-
-def _logical_xor_decomposition(ops: Ops[R], x: R, y: R, /) -> Row[R]:
-    return (ops.logical_not(ops.equal(x, y)),)
-
-
-LOGICAL_XOR = Primitive(
-    kind=Kind.POINTWISE, shape=_logical_shape, decomposition=_logical_xor_decomposition, differentiable=False
-)
-
-
-def _of_numbers(decomposition: Any) -> Primitive:
-    """Make a mask that classifies numbers."""
-
-    def shape(x: TensorType) -> Types:
-        require_number(x, "x")
-        return (TensorType(x.shape, BOOL),)
-
+def _mask(shape: ShapeRule, decomposition: Any = None) -> Primitive:
+    """Make an elementwise op whose result is a mask or a mask's."""
     return Primitive(kind=Kind.POINTWISE, shape=shape, decomposition=decomposition, differentiable=False)
+
+
+_ORDERED = alike(require_number, "x", "y", to=BOOL)
+_LOGICAL = alike(require_bool, "x", "y")
+_CLASSIFYING = alike(require_number, "x", to=BOOL)
+
+LESS = _mask(_ORDERED)
+LESS_EQUAL = _mask(_ORDERED)
+EQUAL = _mask(alike(anything, "x", "y", to=BOOL))
+LOGICAL_AND = _mask(_LOGICAL)
+LOGICAL_NOT = _mask(alike(require_bool, "x"))
+LOGICAL_OR = _mask(
+    _LOGICAL, lambda ops, x, y, /: (ops.logical_not(ops.logical_and(ops.logical_not(x), ops.logical_not(y))),)
+)
+LOGICAL_XOR = _mask(_LOGICAL, lambda ops, x, y, /: (ops.logical_not(ops.equal(x, y)),))
 
 
 def _size_against_infinity(ops: Ops[R], x: R, compare: Any, otherwise: bool) -> Row[R]:
     """Return `compare(|x|, inf)` for floats, and `otherwise` for integers and fractions, which are finite."""
     if x.dtype.kind != "f":
         return (ops.full(shape=x.shape, value=otherwise, dtype="bool"),)
-    return (compare(ops.abs(x), ops.full(shape=x.shape, value=math.inf, dtype=x.dtype)),)
+    return (compare(ops.abs(x), full_like(ops, x, math.inf)),)
 
 
-ISNAN = _of_numbers(lambda ops, x, /: (ops.logical_not(ops.equal(x, x)),))
-ISINF = _of_numbers(lambda ops, x, /: _size_against_infinity(ops, x, ops.equal, False))
-ISFINITE = _of_numbers(lambda ops, x, /: _size_against_infinity(ops, x, ops.less, True))
+ISNAN = _mask(_CLASSIFYING, lambda ops, x, /: (ops.logical_not(ops.equal(x, x)),))
+ISINF = _mask(_CLASSIFYING, lambda ops, x, /: _size_against_infinity(ops, x, ops.equal, False))
+ISFINITE = _mask(_CLASSIFYING, lambda ops, x, /: _size_against_infinity(ops, x, ops.less, True))
 
 # Selection and conversion -------------------------------------------------------------------------------------------
 
@@ -160,11 +124,7 @@ CAST = Primitive(
 )
 
 
-def _detach_shape(x: TensorType) -> Types:
-    return (x,)
-
-
-DETACH = Primitive(shape=_detach_shape, differentiable=False, kind=Kind.LAYOUT, view=True)
+DETACH = Primitive(shape=alike(anything, "x"), differentiable=False, kind=Kind.LAYOUT, view=True)
 
 # Creation -----------------------------------------------------------------------------------------------------------
 
@@ -352,7 +312,7 @@ def nan_to_num(
     most = sys.float_info.max if x.dtype == FLOAT64 else (2 - 2.0**-23) * 2.0**127
 
     def full(value: Number) -> R:
-        return ops.full(shape=x.shape, value=value, dtype=x.dtype)
+        return full_like(ops, x, value)
 
     out = ops.select(ops.isnan(x), full(nan), x)
     out = ops.select(ops.equal(x, full(math.inf)), full(most if posinf is None else posinf), out)

@@ -10,7 +10,7 @@ from .dims import Dim, prod, ratio, require_at_most, require_equal
 from .errors import ShapeError, nearest
 from .method import Calls
 from .primitive import Context, Effect, Primitive, R, Row, Some, Types
-from .rule_helpers import add_all, ones_like, same_type, zeros_like
+from .rule_helpers import add_all, full_like, same_type, zeros_like
 from .static_arguments import as_number
 from .types import Shape, TensorType, require_float, require_integer, require_same_dtype, show_shape
 
@@ -132,7 +132,7 @@ def _cross_entropy_shape(
 
 def _ignored(ops: Ops[R], labels: R, ignore_index: int) -> R:
     """Return the mask of ignored positions."""
-    return ops.equal(labels, ops.full(shape=labels.shape, value=ignore_index, dtype=labels.dtype))
+    return ops.equal(labels, full_like(ops, labels, ignore_index))
 
 
 def _counted(ops: Ops[R], ignored: R, like: R) -> R:
@@ -154,7 +154,7 @@ def is_label(ops: Ops[R], logits: R, labels: R) -> R:
 def _class_weight(ops: Ops[R], logits: R, labels: R, ignored: R) -> R:
     """Return 1 for each position, gathered from equal class weights, so that labels out of range are detected."""
     weights = ops.full(shape=(logits.shape[class_axis(len(logits.shape))],), value=1.0, dtype=logits.dtype)
-    first = ops.full(shape=labels.shape, value=0, dtype=labels.dtype)
+    first = full_like(ops, labels, 0)
     return ops.gather_vec(weights, ops.select(ignored, first, labels))
 
 
@@ -193,7 +193,9 @@ def _cross_entropy_jvp(
 ) -> tuple[R | None]:
     (logits, labels), (loss, peak, total), (moved, _) = primals, outputs, tangents
     assert moved is not None
-    slope = ops.cross_entropy_grad(logits, labels, peak, total, ones_like(ops, loss), reduction=reduction, **static)
+    slope = ops.cross_entropy_grad(
+        logits, labels, peak, total, full_like(ops, loss, 1.0), reduction=reduction, **static
+    )
     change = ops.mul(slope, moved)
     return (ops.reduce_sum(change, axis=class_axis(len(logits.shape))) if reduction == "none" else ops.sum(change),)
 
@@ -413,8 +415,8 @@ def weighted_cross_entropy(
         raise _error(ops, op, error.reason) from None
     if not isinstance(label_smoothing, (int, float, Fraction)) or not 0 <= label_smoothing <= 1:
         raise _error(ops, op, f"label_smoothing must be a number from 0 to 1 but is {label_smoothing!r}")
-    ignored = ops.equal(labels, ops.full(shape=labels.shape, value=ignore_index, dtype=labels.dtype))
-    first = ops.full(shape=labels.shape, value=0, dtype=labels.dtype)
+    ignored = ops.equal(labels, full_like(ops, labels, ignore_index))
+    first = full_like(ops, labels, 0)
     nothing = ops.full(shape=labels.shape, value=0.0, dtype=logits.dtype)
     own = ops.select(ignored, nothing, ops.gather_vec(weight, ops.select(ignored, first, labels)))
     loss = ops.mul(loss, own)
@@ -454,7 +456,7 @@ def binary_cross_entropy_with_logits(
         ShapeError: shapes differ; an invalid argument.
     """
     require_reduction(ops, "binary_cross_entropy_with_logits", reduction, REDUCTIONS)
-    one = ops.full(shape=logits.shape, value=1.0, dtype=logits.dtype)
+    one = full_like(ops, logits, 1.0)
     at_one, at_zero = ops.softplus(ops.neg(logits)), ops.softplus(logits)
     positive = ops.mul(targets, at_one)
     if pos_weight is not None:
@@ -497,9 +499,9 @@ def kl_div(ops: Ops[R], x: R, y: R, /, *, log_target: bool = False, reduction: s
     if log_target:
         loss = ops.mul(ops.exp(y), ops.sub(y, x))
     else:
-        zero = ops.full(shape=y.shape, value=0.0, dtype=y.dtype)
+        zero = zeros_like(ops, y)
         absent = ops.equal(y, zero)
-        one = ops.full(shape=y.shape, value=1.0, dtype=y.dtype)
+        one = full_like(ops, y, 1.0)
         entropy = ops.select(absent, zero, ops.mul(y, ops.log(ops.select(absent, one, y))))
         loss = ops.sub(entropy, ops.mul(y, x))
     if reduction != "batchmean":

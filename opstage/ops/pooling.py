@@ -19,7 +19,7 @@ from .dims import Dim, DimFloat, prod, require_at_most
 from .errors import ShapeError
 from .method import Calls
 from .primitive import Context, Effect, Ints, Linearity, Primitive, R, Row, Some, Types
-from .rule_helpers import zeros_like
+from .rule_helpers import full_like, zeros_like
 from .static_arguments import IntOrTuple, InvalidStatic, Number, as_flag, as_number, as_shape, per_axis, plain_sequence
 from .types import INT64, Shape, TensorType, require_float, require_integer, show_shape
 from .windows import pooled_images, require_shape, window_counts
@@ -235,7 +235,7 @@ def _smooth_max_pool_decomposition(
     z, slope = (ops.neg(x), -beta) if falls else (x, beta)
     # Any shift of a window gives the same value, so it is not differentiated; the maximum keeps all exponents <= 0.
     pivot = ops.detach(ops.max_pool(z, kernel=kernel, stride=stride, padding=padding))
-    infinity = ops.full(shape=pivot.shape, value=math.inf, dtype=pivot.dtype)
+    infinity = full_like(ops, pivot, math.inf)
     pivot = ops.select(ops.less(ops.abs(pivot), infinity), pivot, zeros_like(ops, pivot))
     cells = [_with_padding(ops, z, padding)]
     leading = len(x.shape) - len(kernel)

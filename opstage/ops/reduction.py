@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .dims import Dim, prod, ratio, require_at_most
 from .method import Calls
 from .primitive import Context, Ints, Kind, Linearity, Primitive, R, Row, Some, Types
-from .rule_helpers import same_type
+from .rule_helpers import alike, anything, full_like
 from .static_arguments import Axes, Axis
 from .types import BOOL, INT64, DType, Shape, TensorType, is_float, require_float, require_number, show_shape
 
@@ -170,7 +170,7 @@ def _reversed_order(ops: Ops[R], x: R) -> R:
     """Return -x, which reverses the order; for integers -1 - x, since the smallest one has no negative."""
     if is_float(x.dtype):
         return ops.neg(x)
-    return ops.sub(ops.full(shape=x.shape, value=-1, dtype=x.dtype), x)
+    return ops.sub(full_like(ops, x, -1), x)
 
 
 def _reduce_min_decomposition(ops: Ops[R], x: R, /, *, axes: Ints, keepdims: bool) -> Row[R]:
@@ -201,7 +201,7 @@ ARGMIN = Primitive(
 def _how_many(ops: Ops[R], x: R, axes: Ints, keepdims: bool, *, zeros: bool) -> R:
     """Return the number of elements over axes that are zero (or False), or of those that are not, in int64; nan is
     nonzero."""
-    zero = ops.logical_not(x) if x.dtype == BOOL else ops.equal(x, ops.full(shape=x.shape, value=0, dtype=x.dtype))
+    zero = ops.logical_not(x) if x.dtype == BOOL else ops.equal(x, full_like(ops, x, 0))
     counted = zero if zeros else ops.logical_not(zero)
     return ops.reduce_sum(ops.cast(counted, dtype=INT64), axis=axes, keepdims=keepdims)
 
@@ -218,7 +218,7 @@ def _reduce_all_decomposition(ops: Ops[R], x: R, /, *, axes: Ints, keepdims: boo
 
 REDUCE_ANY = Primitive(
     kind=Kind.REDUCTION,
-    shape=reduced(lambda x, name: None, to=BOOL),
+    shape=reduced(anything, to=BOOL),
     decomposition=_reduce_any_decomposition,
     differentiable=False,
     flops=flops_per_element(1),
@@ -226,7 +226,7 @@ REDUCE_ANY = Primitive(
 
 REDUCE_ALL = Primitive(
     kind=Kind.REDUCTION,
-    shape=reduced(lambda x, name: None, to=BOOL),
+    shape=reduced(anything, to=BOOL),
     decomposition=_reduce_all_decomposition,
     differentiable=False,
     flops=flops_per_element(1),
@@ -235,14 +235,8 @@ REDUCE_ALL = Primitive(
 # Softmax ------------------------------------------------------------------------------------------------------------
 
 
-def _softmax_shape(x: TensorType, *, axis: int) -> Types:
-    require_float(x, "x")
-    return (x,)
-
-
-def _softmax_grad_shape(y: TensorType, g: TensorType, *, axis: int) -> Types:
-    require_float(y, "y")
-    return (same_type(y, g, "y", "g"),)
+_softmax_shape = alike(require_float, "x")
+_softmax_grad_shape = alike(require_float, "y", "g")
 
 
 def _sum_along(ops: Ops[R], x: R, axis: int) -> R:

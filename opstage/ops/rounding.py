@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from .elementwise import binary_shape, pointwise
 from .method import Calls
-from .primitive import Context, Kind, Primitive, R, Row, Some, Types
-from .rule_helpers import same_type, zeros_like
+from .primitive import Context, Kind, Primitive, R, Row, Some
+from .rule_helpers import alike, full_like, zeros_like
 from .static_arguments import Number
-from .types import TensorType, require_float, require_integer, require_number
+from .types import require_float, require_integer, require_number
 
 if TYPE_CHECKING:
     from .protocol import Ops
@@ -23,20 +23,10 @@ def _flat(ops: Ops[R], _: Any, g: R) -> R:
     return zeros_like(ops, g)
 
 
-def _alone(x: TensorType) -> Types:
-    require_number(x, "x")
-    return (x,)
-
-
 # Rounding -----------------------------------------------------------------------------------------------------------
 
 FLOOR = pointwise(reads="", derivative=_flat)
 ROUND = pointwise(reads="", derivative=_flat)
-
-
-def _float_alone(x: TensorType) -> Types:
-    require_float(x, "x")
-    return (x,)
 
 
 def _ceil(ops: Ops[R], x: R, /) -> Row[R]:
@@ -49,17 +39,15 @@ def _trunc(ops: Ops[R], x: R, /) -> Row[R]:
 
 def _sign(ops: Ops[R], x: R, /) -> Row[R]:
     zero = zeros_like(ops, x)
-
-    def full(value: int) -> R:
-        return ops.full(shape=x.shape, value=value, dtype=x.dtype)
-
     kept = ops.detach(x) if x.dtype.kind in "fO" else x  # 0 and nan map to themselves
-    return (ops.select(ops.less(x, zero), full(-1), ops.select(ops.less(zero, x), full(1), kept)),)
+    return (
+        ops.select(ops.less(x, zero), full_like(ops, x, -1), ops.select(ops.less(zero, x), full_like(ops, x, 1), kept)),
+    )
 
 
-CEIL = Primitive(shape=_float_alone, decomposition=_ceil)
-TRUNC = Primitive(shape=_float_alone, decomposition=_trunc)
-SIGN = Primitive(shape=_alone, decomposition=_sign)
+CEIL = Primitive(shape=alike(require_float, "x"), decomposition=_ceil)
+TRUNC = Primitive(shape=alike(require_float, "x"), decomposition=_trunc)
+SIGN = Primitive(shape=alike(require_number, "x"), decomposition=_sign)
 
 # Division -----------------------------------------------------------------------------------------------------------
 
@@ -106,12 +94,7 @@ def _fmod(ops: Ops[R], x: R, y: R, /) -> Row[R]:
 FMOD = Primitive(shape=binary_shape, decomposition=_fmod)
 
 # Bits ---------------------------------------------------------------------------------------------------------------
-
-
-def _bits_shape(x: TensorType, y: TensorType) -> Types:
-    require_integer(x, "x")
-    return (same_type(x, y),)
-
+_bits_shape = alike(require_integer, "x", "y")
 
 BITWISE_AND = Primitive(kind=Kind.POINTWISE, shape=_bits_shape, differentiable=False)
 BITWISE_OR = Primitive(kind=Kind.POINTWISE, shape=_bits_shape, differentiable=False)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .dims import Dim, DimExpr, Verdict, equal, is_one, maximum, ratio, require_at_most, require_equal
 from .errors import DtypeError, LocatedError, ShapeError, brief
-from .primitive import R
+from .primitive import R, Types
 from .static_arguments import Axes, InvalidStatic, as_dim, as_int, as_sequence, normalize_axes, normalize_axis, plain
 from .types import EXACT, DType, Shape, TensorType, require_same_dtype, show_shape
 
@@ -57,14 +57,30 @@ def require_rank(x: TensorType, rank: int, name: str) -> None:
         raise ShapeError(f"{name} must have rank {rank} but is {show_shape(x.shape)} of rank {len(x.shape)}")
 
 
+def alike(require: Callable[[TensorType, str], None], *names: str, to: DType | None = None) -> Callable[..., Types]:
+    """Make the shape rule of operands of one type, which `require` checks: the result has it too, or has dtype `to`."""
+
+    def shape(x: TensorType, *others: TensorType, **static: Any) -> Types:
+        require(x, names[0])
+        for other, name in zip(others, names[1:]):
+            same_type(x, other, names[0], name)
+        return (x if to is None else TensorType(x.shape, to),)
+
+    return shape
+
+
+def anything(x: TensorType, name: str) -> None:
+    """Accept every operand."""
+
+
+def full_like(ops: Ops[R], x: R, value: Any) -> R:
+    """Return a constant with x's shape and dtype."""
+    return ops.full(shape=x.shape, value=value, dtype=x.dtype)
+
+
 def zeros_like(ops: Ops[R], x: R) -> R:
     """Return zeros of x's shape and dtype."""
-    return ops.full(shape=x.shape, value=0.0, dtype=x.dtype)
-
-
-def ones_like(ops: Ops[R], x: R) -> R:
-    """Return ones of x's shape and dtype."""
-    return ops.full(shape=x.shape, value=1.0, dtype=x.dtype)
+    return full_like(ops, x, 0.0)
 
 
 def add_all(ops: Ops[R], *terms: R | None) -> R | None:

@@ -17,6 +17,7 @@ from .rule_helpers import (
     dtype_error,
     equal_sizes,
     error,
+    full_like,
     placed,
     require_rank,
     same_shape,
@@ -112,7 +113,7 @@ def _cumprod_decomposition(ops: Ops[R], x: R, /, *, axis: int, exclusive: bool, 
         places, ops.full(shape=x.shape, value=start if isinstance(start, int) else ratio(start, 1), dtype=INT64)
     )
     # -0.0 + y is y, also for y = -0.0
-    zero = ops.full(shape=x.shape, value=-0.0 if is_float(x.dtype) else 0, dtype=x.dtype)
+    zero = full_like(ops, x, -0.0 if is_float(x.dtype) else 0)
     a, b = ops.select(first, zero, x), ops.select(first, x, zero)
     return (ops.linear_recurrence(a, b, axis=axis, reverse=reverse),)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .dims import Dim, prod, require_at_most, require_equal
 from .errors import ShapeError
 from .primitive import Context, R
-from .rule_helpers import corrected_mean
+from .rule_helpers import corrected_mean, full_like
 from .types import Shape, TensorType, require_float, require_same_dtype, show_shape
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def reciprocal_deviation(ops: Ops[R], variance: R, eps: float) -> R:
 
     Squares overflow where the values do not; 1/√∞ would silently turn them into zeros.
     """
-    floor = ops.full(shape=variance.shape, value=eps, dtype=variance.dtype)
+    floor = full_like(ops, variance, eps)
     known = ops.add(variance, ops.sub(variance, variance))  # ∞ - ∞ is nan; finite differences are 0
     return ops.inv(ops.sqrt(ops.add(known, floor)))
 

@@ -20,6 +20,7 @@ from .rule_helpers import (
     corrected_mean,
     dtype_error,
     error,
+    full_like,
     int_of,
     placed,
     type_of,
@@ -81,8 +82,8 @@ def norm(ops: Ops[R], x: R, /, *, ord: float = 2, axis: Axes = None, keepdims: b
         return ops.reduce_sum(x, axis=axes, keepdims=keepdims)
     # The norm does not depend on the scale, so neither does the gradient.
     size = ops.detach(ops.reduce_max(ops.abs(x), axis=axes, keepdims=True))
-    zero, one = _all(ops, size, 0.0), _all(ops, size, 1.0)
-    usable = ops.logical_and(ops.less(zero, size), ops.less(size, _all(ops, size, math.inf)))
+    zero, one = full_like(ops, size, 0.0), full_like(ops, size, 1.0)
+    usable = ops.logical_and(ops.less(zero, size), ops.less(size, full_like(ops, size, math.inf)))
     size = ops.select(usable, size, one)
     parts = ops.div(x, ops.broadcast_to(size, shape=x.shape))
     out = ops.mul(size, _root(ops, ops.reduce_sum(ops.mul(parts, parts), axis=axes, keepdims=True)))
@@ -135,7 +136,7 @@ def quantile(
     ordered = sort(ops, x, axis=place)[0]
     out = _between(ops, ordered, place, low, high, ratio(below % exact.denominator, exact.denominator), interpolation)
     unordered = ops.reduce_any(ops.logical_not(ops.equal(x, x)), axis=place, keepdims=True)
-    out = ops.select(unordered, _all(ops, out, math.nan), out)
+    out = ops.select(unordered, full_like(ops, out, math.nan), out)
     if axis is None:
         return ops.reshape(out, shape=(1,) * rank if keepdims else ())
     return out if keepdims else ops.squeeze(out, axis=place)
@@ -165,7 +166,7 @@ def _between(ops: Ops[R], ordered: R, axis: int, low: Dim, high: Dim, weight: An
     weight = Fraction(1, 2) if interpolation == "midpoint" else weight
     step = ops.scale(ops.sub(upper, lower), c=weight)
     mixed = ops.add(ops.scale(lower, c=1 - weight), ops.scale(upper, c=weight))  # where the difference overflows
-    between = ops.select(ops.equal(step, _all(ops, step, math.inf)), mixed, ops.add(lower, step))
+    between = ops.select(ops.equal(step, full_like(ops, step, math.inf)), mixed, ops.add(lower, step))
     return ops.select(ops.equal(lower, upper), lower, between)
 
 
@@ -194,14 +195,9 @@ def _axes_text(axes: Sequence[int]) -> str:
 
 def _root(ops: Ops[R], square: R) -> R:
     """Return the square root with gradient 0 at 0, where its derivative is infinite."""
-    zero = _all(ops, square, 0.0)
+    zero = full_like(ops, square, 0.0)
     nothing = ops.equal(square, zero)
-    return ops.select(nothing, zero, ops.sqrt(ops.select(nothing, _all(ops, square, 1.0), square)))
-
-
-def _all(ops: Ops[R], x: R, value: float) -> R:
-    """Return a constant with x's shape and dtype."""
-    return ops.full(shape=x.shape, value=value, dtype=x.dtype)
+    return ops.select(nothing, zero, ops.sqrt(ops.select(nothing, full_like(ops, square, 1.0), square)))
 
 
 def _require_float(ops: Ops[R], op: str, x: R) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from .elementwise import pointwise
 from .method import Calls
-from .primitive import Context, Kind, Primitive, R, Row, Some, Types
-from .rule_helpers import add_all, ones_like, same_type, zeros_like
-from .types import TensorType, require_float
+from .primitive import Context, Kind, Primitive, R, Row, Some
+from .rule_helpers import add_all, alike, full_like, zeros_like
+from .types import require_float
 
 if TYPE_CHECKING:
     from .protocol import Ops
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
 _LOG_2 = math.log(2)
 _PI = math.pi
-
-
-def _number(ops: Ops[R], x: R, value: Any) -> R:
-    """Return a constant with x's shape and dtype."""
-    return ops.full(shape=x.shape, value=value, dtype=x.dtype)
 
 
 def _great(x: Any) -> float:
@@ -44,7 +39,7 @@ def _odd(ops: Ops[R], x: R, size: R) -> R:
 
 def _expm1_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """tanh(x/2) · (e^x + 1)."""
-    return (ops.mul(ops.tanh(ops.scale(x, c=0.5)), ops.add(ops.exp(x), ones_like(ops, x))),)
+    return (ops.mul(ops.tanh(ops.scale(x, c=0.5)), ops.add(ops.exp(x), full_like(ops, x, 1.0))),)
 
 
 EXPM1 = pointwise(reads="x", derivative=lambda ops, x, g: ops.mul(g, ops.exp(x)), decomposition=_expm1_decomposition)
@@ -52,7 +47,7 @@ EXPM1 = pointwise(reads="x", derivative=lambda ops, x, g: ops.mul(g, ops.exp(x))
 
 def _log1p_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """log u · x/(u - 1) for u = 1 + x as it is rounded (Kahan)."""
-    one = ones_like(ops, x)
+    one = full_like(ops, x, 1.0)
     u = ops.add(x, one)
     d = ops.sub(u, one)
     near, far = ops.equal(u, one), ops.equal(u, x)
@@ -62,7 +57,7 @@ def _log1p_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
 
 LOG1P = pointwise(
     reads="x",
-    derivative=lambda ops, x, g: ops.div(g, ops.add(ones_like(ops, x), x)),
+    derivative=lambda ops, x, g: ops.div(g, ops.add(full_like(ops, x, 1.0), x)),
     decomposition=_log1p_decomposition,
 )
 
@@ -74,13 +69,13 @@ LOG10 = pointwise(reads="x", derivative=lambda ops, x, g: ops.div(ops.scale(g, c
 
 TAN = pointwise(
     reads="out",
-    derivative=lambda ops, y, g: ops.mul(g, ops.add(ones_like(ops, y), ops.mul(y, y))),
+    derivative=lambda ops, y, g: ops.mul(g, ops.add(full_like(ops, y, 1.0), ops.mul(y, y))),
     decomposition=lambda ops, x, /: (ops.div(ops.sin(x), ops.cos(x)),),
 )
 
 
 def _atan_derivative(ops: Ops[R], x: R, g: R) -> R:
-    return ops.div(g, ops.add(ones_like(ops, x), ops.mul(x, x)))
+    return ops.div(g, ops.add(full_like(ops, x, 1.0), ops.mul(x, x)))
 
 
 ATAN = pointwise(reads="x", derivative=_atan_derivative)
@@ -88,13 +83,13 @@ ATAN = pointwise(reads="x", derivative=_atan_derivative)
 
 def _cosine_beside(ops: Ops[R], x: R) -> R:
     """Return √((1 - x)·(1 + x)), accurate near ±1."""
-    one = ones_like(ops, x)
+    one = full_like(ops, x, 1.0)
     return ops.sqrt(ops.mul(ops.sub(one, x), ops.add(one, x)))
 
 
 def _asin_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """2 · atan(x/(1 + √(1 - x²)))."""
-    half = ops.atan(ops.div(x, ops.add(ones_like(ops, x), _cosine_beside(ops, x))))
+    half = ops.atan(ops.div(x, ops.add(full_like(ops, x, 1.0), _cosine_beside(ops, x))))
     return (ops.scale(half, c=2.0),)
 
 
@@ -105,7 +100,7 @@ ASIN = pointwise(
 
 def _acos_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """2 · atan(√((1 - x)/(1 + x))); at -1 the quotient is infinite and the result π."""
-    one = ones_like(ops, x)
+    one = full_like(ops, x, 1.0)
     return (ops.scale(ops.atan(ops.sqrt(ops.div(ops.sub(one, x), ops.add(one, x)))), c=2.0),)
 
 
@@ -114,11 +109,6 @@ ACOS = pointwise(
     derivative=lambda ops, x, g: ops.neg(ops.div(g, _cosine_beside(ops, x))),
     decomposition=_acos_decomposition,
 )
-
-
-def _atan2_shape(y: TensorType, x: TensorType) -> Types:
-    require_float(y, "y")
-    return (same_type(y, x, "y", "x"),)
 
 
 def _below_zero(ops: Ops[R], x: R) -> R:
@@ -131,12 +121,12 @@ def _atan2_decomposition(ops: Ops[R], y: R, x: R, /) -> Row[R]:
     """atan of the smaller divided by the larger of |y| and |x|, moved to its quadrant."""
     a, b = ops.abs(y), ops.abs(x)
     less, greater = ops.minimum(a, b), ops.maximum(a, b)
-    both = ops.equal(less, _number(ops, x, math.inf))
+    both = ops.equal(less, full_like(ops, x, math.inf))
     none = ops.equal(greater, zeros_like(ops, x))
-    one = ones_like(ops, x)
+    one = full_like(ops, x, 1.0)
     angle = ops.atan(ops.select(both, one, ops.div(less, ops.select(none, one, greater))))
-    angle = ops.select(ops.less(b, a), ops.sub(_number(ops, x, _PI / 2), angle), angle)
-    angle = ops.select(_below_zero(ops, x), ops.sub(_number(ops, x, _PI), angle), angle)
+    angle = ops.select(ops.less(b, a), ops.sub(full_like(ops, x, _PI / 2), angle), angle)
+    angle = ops.select(_below_zero(ops, x), ops.sub(full_like(ops, x, _PI), angle), angle)
     return (ops.select(_below_zero(ops, y), ops.neg(angle), angle),)
 
 
@@ -166,7 +156,7 @@ def _atan2_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Some[R],
 
 ATAN2 = Primitive(
     kind=Kind.POINTWISE,
-    shape=_atan2_shape,
+    shape=alike(require_float, "y", "x"),
     vjp=_atan2_vjp,
     jvp=_atan2_jvp,
     saves=("y", "x"),
@@ -178,7 +168,7 @@ ATAN2 = Primitive(
 
 def _sinh_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """½(t + t/(t + 1)) for t = e^|x| - 1; from 1 on h²/2 - 1/(2h²) for h = e^(|x|/2), which overflows later."""
-    one, size = ones_like(ops, x), ops.abs(x)
+    one, size = full_like(ops, x, 1.0), ops.abs(x)
     near = ops.less(size, one)
     t = ops.expm1(ops.select(near, size, one))
     small = ops.scale(ops.add(t, ops.div(t, ops.add(t, one))), c=0.5)
@@ -201,19 +191,19 @@ COSH = pointwise(reads="x", derivative=lambda ops, x, g: ops.mul(g, ops.sinh(x))
 
 def _asinh_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """log1p(a + a²/(1 + √(1 + a²))) for a = |x|, and log a + log 2 where 1 + a² rounds to a²."""
-    one, size, great = ones_like(ops, x), ops.abs(x), _number(ops, x, _great(x))
+    one, size, great = full_like(ops, x, 1.0), ops.abs(x), full_like(ops, x, _great(x))
     far = ops.less(great, size)
     a = ops.select(far, one, size)
     square = ops.mul(a, a)
     near = ops.log1p(ops.add(a, ops.div(square, ops.add(one, ops.sqrt(ops.add(one, square))))))
-    beyond = ops.add(ops.log(ops.select(far, size, one)), _number(ops, x, _LOG_2))
+    beyond = ops.add(ops.log(ops.select(far, size, one)), full_like(ops, x, _LOG_2))
     return (_odd(ops, x, ops.select(far, beyond, near)),)
 
 
 def _asinh_derivative(ops: Ops[R], x: R, g: R) -> R:
     """g/√(1 + x²), and g/|x| for large x."""
-    one, size = ones_like(ops, x), ops.abs(x)
-    far = ops.less(_number(ops, x, _great(x)), size)
+    one, size = full_like(ops, x, 1.0), ops.abs(x)
+    far = ops.less(full_like(ops, x, _great(x)), size)
     a = ops.select(far, one, x)
     return ops.div(g, ops.select(far, size, ops.sqrt(ops.add(one, ops.mul(a, a)))))
 
@@ -223,17 +213,17 @@ ASINH = pointwise(reads="x", derivative=_asinh_derivative, decomposition=_asinh_
 
 def _acosh_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """log1p(t + √t·√(t + 2)) for t = x - 1, and log x + log 2 where x² - 1 rounds to x²."""
-    one, great = ones_like(ops, x), _number(ops, x, _great(x))
+    one, great = full_like(ops, x, 1.0), full_like(ops, x, _great(x))
     far = ops.less(great, x)
     t = ops.sub(ops.select(far, one, x), one)
     near = ops.log1p(ops.add(t, ops.mul(ops.sqrt(t), ops.sqrt(ops.add(t, ops.scale(one, c=2.0))))))
-    beyond = ops.add(ops.log(ops.select(far, x, one)), _number(ops, x, _LOG_2))
+    beyond = ops.add(ops.log(ops.select(far, x, one)), full_like(ops, x, _LOG_2))
     return (ops.select(far, beyond, near),)
 
 
 def _acosh_derivative(ops: Ops[R], x: R, g: R) -> R:
     """g/(√(x - 1)·√(x + 1))."""
-    one = ones_like(ops, x)
+    one = full_like(ops, x, 1.0)
     return ops.div(g, ops.mul(ops.sqrt(ops.sub(x, one)), ops.sqrt(ops.add(x, one))))
 
 
@@ -243,13 +233,13 @@ ACOSH = pointwise(reads="x", derivative=_acosh_derivative, decomposition=_acosh_
 def _atanh_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """½·log1p(2a/(1 - a)) for a = |x|."""
     a = ops.abs(x)
-    grown = ops.div(ops.scale(a, c=2.0), ops.sub(ones_like(ops, x), a))
+    grown = ops.div(ops.scale(a, c=2.0), ops.sub(full_like(ops, x, 1.0), a))
     return (_odd(ops, x, ops.scale(ops.log1p(grown), c=0.5)),)
 
 
 def _atanh_derivative(ops: Ops[R], x: R, g: R) -> R:
     """g/((1 - x)·(1 + x))."""
-    one = ones_like(ops, x)
+    one = full_like(ops, x, 1.0)
     return ops.div(g, ops.mul(ops.sub(one, x), ops.add(one, x)))
 
 
