@@ -16,7 +16,7 @@ from ..interpreters.registry import backends
 from ..ops.errors import printable
 from ..pages import aligned
 from ..runs.directory import THREADS
-from ..runs.report import Cells, side_by_side, side_by_side_html
+from ..runs.run_comparison import Cells, compare_runs, comparison_html
 from ..threads import usable_cores
 
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "rich", "click")
@@ -132,15 +132,15 @@ def report(runs: tuple[Path, ...], out: Path | None) -> None:
     Of one run all data and versions are shown. A run that goes on, or was interrupted, is taken as it stands. No code
     of its model is run.
     """
-    compared = side_by_side(runs)
-    click.echo(_text(compared.reached))
+    compared = compare_runs(runs)
+    click.echo(_text(compared.results))
     for rows in (compared.settings, compared.data):
         if len(rows) > 1:
             click.echo(f"\n{_text(rows)}")
-    if compared.judged:
-        click.echo(f"\n{compared.judged}")
+    if compared.remark:
+        click.echo(f"\n{compared.remark}")
     if out is not None:
-        write_file(out, [side_by_side_html(compared).encode(errors="replace")])
+        write_file(out, [comparison_html(compared).encode(errors="replace")])
         click.echo(printable(f"\nwrote {out}"))
 
 

@@ -220,7 +220,7 @@ def with_label(
     (column,) = chosen
     y, classes = numbered(table, column)
     inputs = tuple(name for name in table.columns if name != column)
-    x = side_by_side(table, inputs)
+    x = stack_columns(table, inputs)
     origins = f"{path}: all columns but {column}", f"{path}: column {column}"
     return Dataset(("x", "y"), (x, y), origins, classes=classes, columns=(inputs, (column,)) if header else ())
 
@@ -276,7 +276,7 @@ def _column(path: str | os.PathLike[str], name: str, values: Any, what: Named | 
     return found
 
 
-def side_by_side(table: DataTable, names: Sequence[str]) -> Numbers:
+def stack_columns(table: DataTable, names: Sequence[str]) -> Numbers:
     """Return columns of numbers as float64 (rows, columns). Raises UsageError for an integer that rounding changes."""
     columns = [cast(table.numbers(name), "float", image=False, origin=f"{table.path}: column {name}") for name in names]
     return np.stack(columns, axis=1, dtype=np.float64)
@@ -377,7 +377,7 @@ def encode(table: DataTable, columns: Sequence[str], categories: Categories, *, 
     parts = []
     for column, names in zip(columns, categories or [()] * len(columns)):
         if not names:
-            parts.append(side_by_side(table, [column]))
+            parts.append(stack_columns(table, [column]))
             continue
         numbers, _ = numbered(table, column, names, "category")
         parts.append(np.eye(len(names))[numbers] if one_hot else numbers[:, np.newaxis])

@@ -232,7 +232,7 @@ class Journal:
         content = ReportContent(
             title=self._title,
             status=f"{status} {self.gap}." if self.gap else status,
-            name=str(self._directory.path),
+            directory=str(self._directory.path.absolute()),
             seconds=sum(result.seconds for result in self._results),
             held_out=self._results[-1].held_out if self._results else {},
             curves=curves if curves is not None else Curves(read_metrics(self._directory.path / METRICS)),

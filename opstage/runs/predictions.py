@@ -25,7 +25,7 @@ from ..data.table import (
     kind_of,
     read_columns,
     require_columns,
-    side_by_side,
+    stack_columns,
 )
 from ..files import Document, suffix_of, write_file
 from ..models import Model
@@ -182,7 +182,7 @@ def prepared_inputs(predictor: Predictor, path: Path, data: DataSettings) -> tup
     inputs = []
     for name, type_ in zip(names, predictor.types):
         single = len(type_.shape) == len(found[name]) == 1
-        array = table.numbers(found[name][0]) if single else side_by_side(table, found[name])
+        array = table.numbers(found[name][0]) if single else stack_columns(table, found[name])
         inputs.append(cast(array, kind_of(predictor.specs[name]), image=False, origin=f"{path}: {name}"))
     return inputs, None
 

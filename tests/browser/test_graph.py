@@ -10,7 +10,8 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, optim
-from opstage.models import model
+from opstage.models import Model, model
+from opstage.models.layers import linear_init
 from opstage.training.program_check import record_model
 from tests.browser.test_report import Page, assert_readable, looked_at, told
 from tests.graph.recorded import training_step
@@ -115,9 +116,9 @@ def test_a_reader_sees_the_totals_and_the_parts(page: Page) -> None:
     text = page.measured["text"]
     assert re.search(r"^gpt, one training step$", text, re.MULTILINE)
     assert "875,264 parameters" in text
-    for part, ops in (("forward", 90), ("backward", 246), ("update", 69), ("together", 405)):
+    for part, ops in (("forward", 90), ("backward", 246), ("update", 69), ("total", 405)):
         assert re.search(rf"^{part}\s+{ops}\b", text, re.MULTILINE), part
-    assert re.search(r"blocks\.0 … blocks\.3\s+4 alike\s+each 20 ops", text)
+    assert re.search(r"blocks\.0 … blocks\.3\s+4 identical\s+each 20 ops", text)
 
 
 def test_labels_of_the_drawing_do_not_collide(page: Page) -> None:
@@ -186,8 +187,23 @@ def test_a_search_marks_boxes(html: str, tmp_path: Path) -> None:
     assert used["cleared"] == 0
 
 
-def test_a_phone_and_either_scheme_show_it(html: str, tmp_path: Path) -> None:
-    assert_readable(html, tmp_path, texts=50, widths=(360, 700))
+def test_graph_at_three_widths_in_both_schemes_is_readable(html: str, tmp_path: Path) -> None:
+    assert_readable(html, tmp_path, texts=50)
+
+
+def test_model_without_regions_is_grouped_by_parameter_path(tmp_path: Path) -> None:
+    def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
+        for name in ("encoder", "middle"):
+            x = ops.relu(ops.linear(params[name]["weight"], params[name]["bias"], x))
+        return ops.cross_entropy(ops.linear(params["head"]["weight"], params["head"]["bias"], x), y)
+
+    sizes = {"encoder": (32, 64), "middle": (64, 64), "head": (64, 10)}
+    params = {name: linear_init(*size) for name, size in sizes.items()}
+    made = Model("flat", None, params, loss, None, (Spec("B 32"), Spec("B", dtype="int64", range=(0, 9))))
+    html = record_model(made, Options(), optim.adamw(lr=0.1)).to_html("flat")
+    seen = looked_at(html, tmp_path)
+    assert re.findall(r'class="group" data-path="([^"]+)"', seen.dom) == [*sizes, *reversed(sizes), "params"]
+    assert_readable(html, tmp_path, texts=50)
 
 
 def test_an_update_of_several_ops_a_parameter_is_one_block(tmp_path: Path) -> None:

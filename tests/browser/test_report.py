@@ -19,7 +19,7 @@ from matplotlib.image import imread
 from opstage.pages import render
 from opstage.runs import configure, train
 from opstage.runs.charts import Curve, Panel, panel_svg
-from opstage.runs.report import side_by_side, side_by_side_html
+from opstage.runs.run_comparison import compare_runs, comparison_html
 
 
 def page_html(title: str, body: str, written: float | None = None) -> str:
@@ -140,23 +140,30 @@ def told(html: str, script: str, folder: Path, *, flags: Sequence[str] = (), wid
     return json.loads(unescape(found[1]))  # type: ignore[no-any-return]
 
 
-def within(html: str, width: int) -> str:
-    """A page that shows another one at a width, which may be less than that of the narrowest window of Chromium."""
-    style = f"border:0;width:{width}px;height:800px"
-    return f'<!doctype html><html><body><iframe style="{style}" srcdoc="{escape(html)}"></iframe></body></html>'
+WIDTHS = (390, 768, 1280)
+"""Those of a phone, a tablet and a laptop, in pixels."""
 
 
-def assert_readable(
-    html: str, folder: Path, *, texts: int, widths: Sequence[int], schemes: Sequence[int] = (0, 1)
-) -> None:
-    """No frame as narrow as a phone scrolls sideways, and texts stand out 4.5 to 1, as WCAG asks; `schemes` are
-    Chromium's numbers, 0 for dark."""
-    for width in widths:
-        seen = looked_at(within(html, width), folder, width=max(900, width + 80), height=900)
-        assert seen.console == [] and seen.measured["frames"] == [[width, width]]
+def within(html: str, *widths: int) -> str:
+    """A page that shows another one at some widths, which may be less than that of the narrowest window of Chromium."""
+    frames = [f'<iframe style="border:0;width:{w}px;height:800px" srcdoc="{escape(html)}"></iframe>' for w in widths]
+    return f"<!doctype html><html><body>{''.join(frames)}</body></html>"
+
+
+def assert_readable(html: str, folder: Path, *, texts: int, schemes: Sequence[int] = (0, 1)) -> None:
+    """No page scrolls sideways, and texts stand out 4.5 to 1, as WCAG asks; `schemes` are Chromium's, 0 for dark."""
+    tell = """(seen => parent.document.body.append(Object.assign(parent.document.createElement("pre"),
+      {className: "told", textContent: JSON.stringify(seen)})))"""
+    frames = within(html.replace("</body>", CONTRAST.replace("TELL", tell)), *WIDTHS)
     for scheme in schemes:
-        used = told(html, CONTRAST, folder, flags=[f"--blink-settings=preferredColorScheme={scheme}"])
-        assert used["dark"] is (scheme == 0) and used["texts"] > texts and used["poor"] == []
+        flags = [f"--blink-settings=preferredColorScheme={scheme}"]
+        seen = looked_at(frames, folder, width=1400, height=900, flags=flags)
+        assert seen.console == [] and seen.measured["frames"] == [[width, width] for width in WIDTHS]
+        found = [
+            json.loads(unescape(each)) for each in re.findall(r'<pre class="told">(.*?)</pre>', seen.dom, re.DOTALL)
+        ]
+        assert [used["dark"] for used in found] == [scheme == 0] * len(WIDTHS)
+        assert all(used["texts"] > texts and used["poor"] == [] for used in found), found
 
 
 def looked_at(html: str, folder: Path, *, width: int = 1280, height: int = 2400, flags: Sequence[str] = ()) -> Page:
@@ -221,8 +228,10 @@ def test_a_reader_sees_what_the_run_was(page: Page) -> None:
     assert "Finished: 3 of 3 epochs, 66 of 66 steps." in text
     assert re.search(r"^On held-out data: accuracy \d\d\.\d\d %, loss \d\.\d+\.$", text, re.MULTILINE)
     assert re.search(r"^started\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$", text, re.MULTILINE)
-    assert re.search(r"^trained for\s+\d+:\d\d:\d\d$", text, re.MULTILINE)
-    assert re.search(r"^command\s+\S+", text, re.MULTILINE) and re.search(r"^run\s+\S+", text, re.MULTILINE)
+    assert re.search(r"^run$", text, re.MULTILINE)
+    assert re.search(r"^duration\s+[\d.]+ s$", text, re.MULTILINE)
+    for label in ("directory", "command", "git commit"):
+        assert re.search(rf"^{label}\s+\S+", text, re.MULTILINE), label
     assert "accuracy in %" in text
     for heading in ("Curves", "Rates", "Confusion matrix", "Worst mistakes", "Shapes and cost", "Configuration", "Run"):
         assert re.search(f"^{heading}$", text, re.MULTILINE)
@@ -269,8 +278,8 @@ def test_the_screenshot_shows_it(page: Page) -> None:
         assert (abs(panel - colour).sum(axis=-1) < 12).sum() > 50
 
 
-def test_a_phone_and_either_scheme_show_it(report: str, tmp_path: Path) -> None:
-    assert_readable(report, tmp_path, texts=200, widths=(360, 800))
+def test_report_at_three_widths_in_both_schemes_is_readable(report: str, tmp_path: Path) -> None:
+    assert_readable(report, tmp_path, texts=200)
 
 
 def test_a_panel_is_read_and_has_logarithmic_axes(report: str, tmp_path: Path) -> None:
@@ -284,10 +293,10 @@ def test_a_panel_is_read_and_has_logarithmic_axes(report: str, tmp_path: Path) -
     assert used["left"] == [True, 0]
 
 
-def test_runs_side_by_side_are_read_too(run: Path, tmp_path: Path) -> None:
+def test_comparison_at_three_widths_in_both_schemes_is_readable(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "other")
-    html = side_by_side_html(side_by_side([run, tmp_path / "other"]))
-    assert_readable(html, tmp_path, texts=0, widths=(360, 1200))
+    html = comparison_html(compare_runs([run, tmp_path / "other"]))
+    assert_readable(html, tmp_path, texts=0)
 
 
 def test_a_curve_that_is_not_positive_has_no_logarithm(tmp_path: Path) -> None:

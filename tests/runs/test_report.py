@@ -141,7 +141,7 @@ def test_the_worst_mistakes_are_the_most_certain_ones() -> None:
 def test_mistakes_are_drawn_or_written(sample: Any, shown: str) -> None:
     mistake = Mistake(7, 0, 1, 0.912, np.array(sample))
     page = classification_html(Classification(np.array([[1, 1], [0, 1]]), (mistake,)))
-    assert shown in page and "0, taken for 1 with 91.2 %; row 7" in page
+    assert shown in page and "0, predicted 1 (<span>91.2 %</span>), <span>row 7</span>" in page
 
 
 def test_classes_have_the_names_of_the_file(tmp_path: Path) -> None:
@@ -157,4 +157,4 @@ def test_classes_have_the_names_of_the_file(tmp_path: Path) -> None:
     train(configure("mlp", values=values, environ={}))
     page = (tmp_path / "run" / REPORT).read_text()
     assert "<th>daisy</th><th>rose&lt;</th>" in page
-    assert "daisy, taken for rose&lt; with" in page or "rose&lt;, taken for daisy with" in page
+    assert "daisy, predicted rose&lt; (" in page or "rose&lt;, predicted daisy (" in page

@@ -15,7 +15,7 @@ from opstage import UsageError
 from opstage.data import Dataset, from_csv
 from opstage.models import mlp
 from opstage.runs.export import _sample, metadata
-from opstage.runs.report import JUDGED_ON_OTHER_SCALES, JUDGED_OTHERWISE, side_by_side, side_by_side_html
+from opstage.runs.run_comparison import DIFFERENT_DATA, DIFFERENT_SCALES, compare_runs, comparison_html
 from opstage.runs.trained_model import Trained
 
 X = np.random.default_rng(4).normal(size=(40, 3)).round(3)
@@ -140,10 +140,10 @@ def test_other_scaling_of_the_same_data_is_not_other_data(files: tuple[Path, Pat
         outs.append(tmp_path / f"{scale}{data.stem}")
         settings = {"data": {"label": "kind", "scale": scale}}
         opstage.fit("mlp", data, config=CONFIG, epochs=1, batch_size=8, settings=settings, out=outs[-1], progress=False)
-    assert side_by_side(outs[:3]).judged == JUDGED_ON_OTHER_SCALES
-    assert JUDGED_ON_OTHER_SCALES in side_by_side_html(side_by_side(outs[1:3]))
-    assert side_by_side(outs[1:]).judged == JUDGED_OTHERWISE
-    assert side_by_side(outs[:1]).judged == ""
+    assert compare_runs(outs[:3]).remark == DIFFERENT_SCALES
+    assert DIFFERENT_SCALES in comparison_html(compare_runs(outs[1:3]))
+    assert compare_runs(outs[1:]).remark == DIFFERENT_DATA
+    assert compare_runs(outs[:1]).remark == ""
 
 
 def test_rows_that_no_batch_has_are_said_once(

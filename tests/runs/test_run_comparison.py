@@ -16,7 +16,7 @@ from opstage.ops.errors import UsageError
 from opstage.runs import configure, train
 from opstage.runs.charts import Curve
 from opstage.runs.metrics_log import read_metrics
-from opstage.runs.report import JUDGED_OTHERWISE, RunRecord, side_by_side, side_by_side_html
+from opstage.runs.run_comparison import DIFFERENT_DATA, RunRecord, compare_runs, comparison_html
 from tests.cli.conftest import Command, opstage  # noqa: F401
 
 
@@ -35,8 +35,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_they_reached_and_in_what_they_differ(runs: Path) -> None:
-    both = side_by_side([runs / "a" / "run", runs / "b" / "run"])
-    head, a, b = both.reached
+    both = compare_runs([runs / "a" / "run", runs / "b" / "run"])
+    head, a, b = both.results
     assert head == ("run", "parameters", "epochs", "training loss", "held-out accuracy", "held-out loss")
     assert (a[0], a[2], b[0], b[2]) == ("a/run", "2 of 2", "b/run", "3 of 3")
     last = read_metrics(runs / "b" / "run" / "metrics.jsonl")[-1]
@@ -47,7 +47,7 @@ def test_what_they_reached_and_in_what_they_differ(runs: Path) -> None:
         ("model.hidden", "[4]", "[8]"),
         ("optimizer.lr", "0.001", "0.01"),
     ]
-    assert both.data == [("", "a/run", "b/run")] and both.judged_alike
+    assert both.data == [("", "a/run", "b/run")] and both.are_comparable
 
 
 def test_one_run_says_its_data_and_versions(runs: Path, opstage: Command) -> None:  # noqa: F811
@@ -55,12 +55,12 @@ def test_one_run_says_its_data_and_versions(runs: Path, opstage: Command) -> Non
     assert (code, err) == (0, "")
     lines = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines() if "  " in line.strip())
     assert lines["version of opstage"] == __version__ and lines["training data"].startswith("1438 rows")
-    page = side_by_side_html(side_by_side([runs / "a" / "run"]))
+    page = comparison_html(compare_runs([runs / "a" / "run"]))
     assert "version of opstage" in page and "that differ" not in page
 
 
 def test_curves_lie_over_each_other(runs: Path) -> None:
-    panels = {panel.name: panel for panel in side_by_side([runs / "a" / "run", runs / "b" / "run"]).panels()}
+    panels = {panel.name: panel for panel in compare_runs([runs / "a" / "run", runs / "b" / "run"]).panels()}
     assert set(panels) == {
         "loss, training, single steps", "loss, training, mean of epoch", "loss, held-out", "accuracy in %, held-out",
         "learning rate", "samples per second",
@@ -70,13 +70,13 @@ def test_curves_lie_over_each_other(runs: Path) -> None:
 
 
 def test_a_run_keeps_its_colour_where_it_has_no_curve(runs: Path) -> None:
-    both = side_by_side([runs / "a" / "run", runs / "b" / "run"])
+    both = compare_runs([runs / "a" / "run", runs / "b" / "run"])
     lines = [line for line in both.runs[0].curves.lines if line["kind"] == "step"]
     cut = RunRecord("a", both.runs[0].settings, both.runs[0].run, type(both.runs[0].curves)(lines))
     panels = {panel.name: panel for panel in type(both)((cut, both.runs[1])).panels()}
     assert panels["loss, held-out"].curves[0] == Curve("a", ())
-    assert 'class="curve c1" points="' in side_by_side_html(type(both)((cut, both.runs[1])))
-    assert cut.reached["epochs"] == "0 of 2"
+    assert 'class="curve c1" points="' in comparison_html(type(both)((cut, both.runs[1])))
+    assert cut.results["epochs"] == "0 of 2"
 
 
 def _cut_line(run: Path) -> None:
@@ -93,17 +93,17 @@ def _other_data(run: Path) -> None:
 def test_half_a_line_of_a_run_that_goes_on_is_left_out(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "a" / "run", tmp_path / "run")
     _cut_line(tmp_path / "run")
-    (one,) = side_by_side([tmp_path / "run"]).runs
-    assert one.reached["epochs"] == "1 of 2"
+    (one,) = compare_runs([tmp_path / "run"]).runs
+    assert one.results["epochs"] == "1 of 2"
 
 
 def test_other_held_out_data_are_told(runs: Path, tmp_path: Path) -> None:
     """Metrics on other samples do not compare, whatever their names."""
     shutil.copytree(runs / "a" / "run", tmp_path / "run")
     _other_data(tmp_path / "run")
-    both = side_by_side([runs / "a" / "run", tmp_path / "run"])
-    assert not both.judged_alike and both.data[1][0] == "held-out data"
-    assert JUDGED_OTHERWISE in side_by_side_html(both)
+    both = compare_runs([runs / "a" / "run", tmp_path / "run"])
+    assert not both.are_comparable and both.data[1][0] == "held-out data"
+    assert DIFFERENT_DATA in comparison_html(both)
 
 
 @pytest.mark.parametrize("value", ["2020-01-01", "[[1, {a = 2}]]", "nan", "12:00:00", '"\\u001b[31m"'])
@@ -147,7 +147,7 @@ def test_a_directory_that_cannot_be_reported_is_one_error(
 
 def test_one_named_twice_is_refused(runs: Path) -> None:
     with pytest.raises(UsageError, match="named twice"):
-        side_by_side([runs / "a" / "run", runs / "b" / ".." / "a" / "run"])
+        compare_runs([runs / "a" / "run", runs / "b" / ".." / "a" / "run"])
 
 
 def test_the_command_prints_a_table_and_writes_a_page(opstage: Command, runs: Path, tmp_path: Path) -> None:  # noqa: F811
