@@ -19,7 +19,7 @@ from .api import (
     vjp_base,
 )
 from .interpreters.graph.graph import Graph
-from .interpreters.graph.programs import record_pure
+from .interpreters.graph.program_cache import record_pure
 from .interpreters.graph.recorder import record as record_base
 from .interpreters.registry import make_interpreter
 from .interpreters.shape_check.contract import Contract

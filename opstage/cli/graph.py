@@ -10,7 +10,7 @@ import click
 
 from ..files import write_file
 from ..interpreters.graph import Graph
-from ..interpreters.graph.page import Remark, to_html
+from ..interpreters.graph.html_page import Remark, to_html
 from ..ops.errors import UsageError
 from ..runs.directory import other_version
 from ..training.program_check import check_model, record_model

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..compiler.native.cache import cache_folder, processor
-from ..compiler.native.pool import workers
+from ..compiler.native.kernel_cache import cache_folder, processor
+from ..compiler.native.thread_pool import workers
 from ..files import WriteError, write_file
 from ..interpreters.graph.cpu.cost import works
 from ..interpreters.graph.executor import CpuExecutor

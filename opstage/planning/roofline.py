@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from ..compiler.codegen.lowered import Lowered
+from ..compiler.codegen.lowering import Lowered
 from ..interpreters.graph.cpu.cost import Work, works
 from ..interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep
 from ..interpreters.graph.outline import phase_of

@@ -17,7 +17,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ..compiler.native.pool import workers
+from ..compiler.native.thread_pool import workers
 from ..distributed.fabric import Fabric
 from ..distributed.processes import require_hosted
 from ..ops.errors import UsageError

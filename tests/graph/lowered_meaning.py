@@ -11,7 +11,7 @@ from typing_extensions import override
 from opstage import Options
 from opstage.compiler.codegen.clusters import FusionGroup, Level, staged
 from opstage.compiler.codegen.formulas import ASSEMBLE, COLUMN_SUM, CONTIGUOUS, INDEX_CHECK, ROW_MAX, ROW_SUM
-from opstage.compiler.codegen.lowered import Lowered
+from opstage.compiler.codegen.lowering import Lowered
 from opstage.compiler.codegen.views import View, packed
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph

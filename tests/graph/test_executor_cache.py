@@ -18,7 +18,7 @@ import opstage
 from opstage import Options
 
 handler = logging.StreamHandler(sys.stdout)
-for name in ("native.compiler", "native.cache", "codegen.cpu.kernels"):
+for name in ("native.compiler", "native.kernel_cache", "codegen.cpu.kernels"):
     logging.getLogger(f"opstage.compiler.{name}").addHandler(handler)
     logging.getLogger(f"opstage.compiler.{name}").setLevel(logging.DEBUG)
 limit = int(sys.argv[1]) if len(sys.argv) > 1 else 0

@@ -15,7 +15,7 @@ from opstage import Options
 from opstage.interpreters.graph.compiled import CompiledOps
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.profile import explain
-from opstage.interpreters.graph.programs import ProgramCache
+from opstage.interpreters.graph.program_cache import ProgramCache
 from opstage.interpreters.registry import shared_interpreter
 from opstage.ops.errors import ProgramWarning
 from tests.graph.counting_allocator import Counted, counts_what_numpy_takes

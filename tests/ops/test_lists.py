@@ -13,7 +13,7 @@ import pytest
 
 import opstage
 from opstage import DtypeError, Options, Session, Spec
-from opstage.compiler.captures.observation import observed
+from opstage.compiler.captures.profiler import observed
 from opstage.ops.errors import OpstageError, ProgramError, UsageError
 
 NUMBERS = [1.0, 2.0]

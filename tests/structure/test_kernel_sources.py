@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import opstage
-from opstage.compiler.native import cache as environment
-from opstage.compiler.native.cache import PACKAGE, SOURCES, compiled_sources
+from opstage.compiler.native import kernel_cache
+from opstage.compiler.native.kernel_cache import PACKAGE, SOURCES, compiled_sources
 from opstage.ops.catalogue import FAMILIES
 
 FILES = sorted(
@@ -134,7 +134,7 @@ def test_without_sources_there_is_no_key(copied: Path, gone: str) -> None:
 
 
 def key_with(**changes: str) -> str:
-    code = "from opstage.compiler.native.cache import environment; print(environment())"
+    code = "from opstage.compiler.native.kernel_cache import environment; print(environment())"
     env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), **changes}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -154,23 +154,23 @@ def key_with(**changes: str) -> str:
     ],
 )
 def test_settings_that_change_code_change_the_key(setting: str, counts: bool) -> None:
-    settings = environment.numba_settings(dict([setting.split("=")]))
+    settings = kernel_cache.numba_settings(dict([setting.split("=")]))
     assert bool(settings) is counts
 
 
 def test_a_settings_file_of_numba_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    before = environment.numba_settings({})
+    before = kernel_cache.numba_settings({})
     (tmp_path / ".numba_config.yaml").write_text("opt: 1\n")
-    assert environment.numba_settings({}) != before
+    assert kernel_cache.numba_settings({}) != before
 
 
 def test_the_versions_that_would_be_imported_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import numpy
 
     def key() -> str:
-        environment.environment.cache_clear()
-        return environment.environment()
+        kernel_cache.environment.cache_clear()
+        return kernel_cache.environment()
 
     try:
         seen = [key()]
@@ -181,11 +181,11 @@ def test_the_versions_that_would_be_imported_count(monkeypatch: pytest.MonkeyPat
             patch.setattr(numpy, "__version__", "0.0.0")
             seen.append(key())
         with monkeypatch.context() as patch:
-            patch.setattr(environment, "processor", lambda: ("linux", "x86_64", "another"))
+            patch.setattr(kernel_cache, "processor", lambda: ("linux", "x86_64", "another"))
             seen.append(key())
         assert key() == seen[0]
     finally:
-        environment.environment.cache_clear()
+        kernel_cache.environment.cache_clear()
     for name in ("numba", "llvmlite"):  # one that lies before the installed one on the path
         (tmp_path / name / name).mkdir(parents=True)
         (tmp_path / name / name / "__init__.py").write_text("")
@@ -195,7 +195,7 @@ def test_the_versions_that_would_be_imported_count(monkeypatch: pytest.MonkeyPat
 
 
 def test_every_process_finds_the_same_key() -> None:
-    assert key_with() == key_with(PYTHONHASHSEED="7") == environment.environment()
+    assert key_with() == key_with(PYTHONHASHSEED="7") == kernel_cache.environment()
 
 
 # From outside ---------------------------------------------------------------------------------------------------------
@@ -212,10 +212,10 @@ print(float(opstage.run(lambda ops, x: ops.exp(x), x, options=compiled).sum()))
 
 # a definition that is compiled into others, another one in its place, and the lines of the output that change
 CHANGES = [
-    ("compiler/codegen/cpu/functions.py", ("return x**c", "return x**c + c"), {1}),
-    ("interpreters/graph/cpu/library.py", ("2.0**-24", "2.0**-23"), {2}),
+    ("compiler/codegen/cpu/math_functions.py", ("return x**c", "return x**c + c"), {1}),
+    ("interpreters/graph/cpu/kernel_library.py", ("2.0**-24", "2.0**-23"), {2}),
     ("compiler/scalar.py", ("word(40)", "word(41)"), {2}),
-    ("compiler/codegen/cpu/functions.py", ("5.0000001201e-1", "5.1e-1"), {0, 3}),
+    ("compiler/codegen/cpu/math_functions.py", ("5.0000001201e-1", "5.1e-1"), {0, 3}),
     ("compiler/scalar.py", ('x·sigmoid(x)."""\n    one = real(1)', '"""\n    one = real(2)'), {0}),
 ]
 

@@ -22,7 +22,7 @@ BACKENDS = ["eager", "compiled"]
 COMMITTING = (
     "training",
     "transforms/base_program",
-    "interpreters/graph/programs",
+    "interpreters/graph/program_cache",
     "interpreters/graph/executor",
     "compiler/codegen",
     "compiler/codegen/cpu",

@@ -6,7 +6,7 @@ unchanged.
 """
 
 from .capture import Capture
-from .observation import Observation, observation, observed
-from .slots import Guard, at_line, state_of
+from .guard import Guard, at_line, state_of
+from .profiler import Observation, observation, observed
 
 __all__ = ["Capture", "Guard", "Observation", "at_line", "observation", "observed", "state_of"]

@@ -23,9 +23,9 @@ from ...ops.errors import ProgramError, SourceLine, a_type
 from ...ops.infix import Infix
 from ...ops.primitive import Primitive
 from ...ops.protocol import Ops
-from .observation import Observation, Ran, is_program_file, methods_of
-from .reads import Read, imported, reads_of
-from .slots import CapturedSlot, absent, at_line, attribute, bits, computed, elements, entry, is_plain, method
+from .bytecode import Read, imported, reads_of
+from .guard import CapturedSlot, absent, at_line, attribute, bits, computed, elements, entry, is_plain, method
+from .profiler import Observation, Ran, is_program_file, methods_of
 
 LARGEST_ARRAY = 1 << 20
 """The largest array, in bytes, that is compared in every call; larger ones are rejected, unless read-only."""

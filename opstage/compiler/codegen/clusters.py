@@ -15,7 +15,7 @@ from typing import final
 from ...ops.body import Equation
 from . import views
 from .formulas import COLUMN_SUM, REDUCTIONS, ROW_MAX, ROW_SUM
-from .lowered import Lowered
+from .lowering import Lowered
 from .views import Cuts, View
 
 MOST_EQUATIONS = 48

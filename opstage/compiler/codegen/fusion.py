@@ -11,7 +11,7 @@ from ...ops.catalogue import CHEAP
 from ...ops.primitive import Effect
 from .clusters import MOST_EQUATIONS, Cluster, FusionGroup, Level, memory_read, read_by, roots_read
 from .formulas import COLUMN_SUM, INDEX_CHECK, REDUCTIONS, elementwise
-from .lowered import Lowered
+from .lowering import Lowered
 
 # Recomputation --------------------------------------------------------------------------------------------------------
 

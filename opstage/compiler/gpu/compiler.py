@@ -20,7 +20,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from ...ops.errors import UnsupportedError
-from ..native.cache import cache_folder, read_kept, write_kept
+from ..native.kernel_cache import cache_folder, read_kept, write_kept
 from .buffer import Kernel, Signature, show
 
 # The content of a kernel ----------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ scheduled, 18 ms for a step of microseconds.
 """
 
 from .blas import Blas, find_blas, one_thread
+from .blas_matmul import multiply
 from .compiler import Kernel, compile_kernel
-from .matmul import multiply
-from .pool import KernelCall, KernelSequence, call, workers
+from .thread_pool import KernelCall, KernelSequence, call, workers
 
 __all__ = [
     "Blas",

@@ -30,7 +30,7 @@ from weakref import WeakValueDictionary, finalize
 import numpy as np
 
 from . import access
-from .cache import cache_folder, compiling, environment, read_kept, write_kept
+from .kernel_cache import cache_folder, compiling, environment, read_kept, write_kept
 
 # Kernels --------------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from . import pool
+from . import thread_pool as pool
 from .frontend import allocated, intrinsic
 from .frontend.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, UINT64, VOID, WORDS
 
@@ -95,14 +95,20 @@ def gemm_by_address(dtype: str, wide: bool) -> Any:
 
 
 # Offsets on the board; unsigned, like addresses.
-_OWNED, _MARK, _DONE, _WAITING, _ASLEEP, _JOB = (
-    np.uint64(at) for at in (pool.OWNED, pool.MARK, pool.DONE, pool.WAITING, pool.ASLEEP, pool.JOB)
+_OWNED, _MARK, _DONE, _WAITING, _ASLEEP, _JOB = map(
+    np.uint64, (pool.OWNED, pool.MARK, pool.DONE, pool.WAITING, pool.ASLEEP, pool.JOB)
 )
-_COUNT, _CLOCK, _NANOSLEEP, _SYSCALL, _FUTEX = (
-    np.uint64(at) for at in (pool.COUNT, pool.CLOCK, pool.NANOSLEEP, pool.SYSCALL, pool.FUTEX)
+_COUNT, _CLOCK, _NANOSLEEP, _SYSCALL, _FUTEX = map(
+    np.uint64, (pool.COUNT, pool.CLOCK, pool.NANOSLEEP, pool.SYSCALL, pool.FUTEX)
 )
 _CLAIMS, _LINE = np.uint64(pool.CLAIMS), np.uint64(pool.LINE)
-_SPIN, _JOIN, _LOST, _FACTOR, _LONGEST = pool.SPIN, pool.JOIN, pool.LOST, pool.REST_FACTOR, pool.LONGEST_REST
+_SPIN, _JOIN, _LOST, _FACTOR, _LONGEST = (
+    pool.SPIN,
+    pool.JOIN,
+    pool.LOST,
+    pool.REST_FACTOR,
+    pool.LONGEST_REST,
+)
 
 _PAIR = ir.LiteralStructType([_WORD, _WORD])
 _ORDER = "seq_cst"

@@ -29,7 +29,7 @@ from ..eager_cpu.memory import located
 from .executor import CpuExecutor, CpuScratch
 from .graph import Graph
 from .passes.cse import body_key
-from .programs import Executable, ProgramCache, Programs
+from .program_cache import Executable, ProgramCache, Programs
 from .rank_programs import CpuRanks, RankPrograms
 from .recorder import Recorder, replay
 

@@ -23,7 +23,7 @@ from ..eager_cpu.memory import give_back_freed_memory
 from .cpu.link import Linked, prepare
 from .cpu.plan import CpuPlan, optimise
 from .graph import Graph
-from .programs import kept_bytes
+from .program_cache import kept_bytes
 from .rank_lowering import Hosted
 from .recorder import replay
 

@@ -98,7 +98,7 @@ class Graph:
     def to_html(self, title: str = "graph") -> str:
         """Return a self-contained page: the drawing, and a searchable list of all ops with shape, bytes and source
         line."""
-        from .page import to_html
+        from .html_page import to_html
 
         return to_html(self, title)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 from ...compiler.codegen.arena import Item, arrange
 from ...compiler.codegen.cpu.arguments import LoopSource, Scratch
 from ...compiler.codegen.formulas import PRODUCTS
-from ...compiler.codegen.lowered import Lowered
+from ...compiler.codegen.lowering import Lowered
 from ...ops.errors import UsageError
 from ...ops.primitive import Cost
 from ...options import Options

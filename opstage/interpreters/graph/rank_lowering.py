@@ -16,7 +16,7 @@ import numpy as np
 from ...compiler.codegen import views as views
 from ...compiler.codegen.clusters import Cluster, FusionGroup, roots_read
 from ...compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, PRODUCTS
-from ...compiler.codegen.lowered import Lowered, Part
+from ...compiler.codegen.lowering import Lowered, Part
 from ...compiler.codegen.views import View
 from ...distributed.fabric import handle_of
 from ...distributed.meetings import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from ...compiler.codegen.clusters import FusionGroup
 from ...compiler.codegen.fusion import fuse
-from ...compiler.codegen.lowered import Lowered
+from ...compiler.codegen.lowering import Lowered
 from ...distributed.fabric import EXCHANGE_START, Fabric, Silent, begin_exchange
 from ...distributed.meetings import abandon
 from ...distributed.processes import Hosting
@@ -26,11 +26,11 @@ from ...transforms.base_program import Finish, at_once
 from ...transforms.interpreter import BaseInterpreter
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.kernels import kernel_table
-from .cpu.library import CPU
+from .cpu.kernel_library import CPU
 from .cpu.plan import optimise
 from .executor import CpuExecutor, CpuScratch, Failed
 from .graph import Graph
-from .programs import Executable, Programs, kept_bytes
+from .program_cache import Executable, Programs, kept_bytes
 from .rank_lowering import Hosted, RankInput, firsts, host
 from .rank_schedule import Ordered, ahead, overlapped
 from .recorder import replay

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias, final
 
 from ...compiler.codegen.clusters import FusionGroup, roots_read
 from ...compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, PRODUCTS, REDUCTIONS, elementwise
-from ...compiler.codegen.lowered import Lowered
+from ...compiler.codegen.lowering import Lowered
 from ...distributed.processes import Hosting
 from ...ops.body import Equation
 from ...ops.collective import ALL_GATHER, ALL_REDUCE, AXIS_INDEX, REDUCE_SCATTER, SHARD

@@ -11,7 +11,7 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from ...compiler.captures import observation as observation
+from ...compiler.captures import observation
 from ...distributed.meetings import apart
 from ...ops.body import Body
 from ...ops.collective import VARY

@@ -23,7 +23,7 @@ from .program import CheckedProgram
 
 if TYPE_CHECKING:
     from ..graph.graph import Graph
-    from ..graph.page import Remark
+    from ..graph.html_page import Remark
     from .cost_table import Table
     from .traffic import Traffic
 
@@ -187,14 +187,14 @@ class Report:
 
         UsageError after an error, as for `graph`.
         """
-        from ..graph.page import to_html
+        from ..graph.html_page import to_html
 
         return to_html(self.graph, title, self.remarks)
 
     @property
     def remarks(self) -> list[Remark]:
         """Findings, notes and undecided conditions as a page of the graph shows them."""
-        from ..graph.page import Remark
+        from ..graph.html_page import Remark
 
         found = [Remark(f.severity, str(f), f.op, f.source) for f in (*self.findings, *self.notes)]
         return found + [Remark("note", f"right only if {each}", each.op, each.source) for each in self.conditions]

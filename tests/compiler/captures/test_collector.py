@@ -12,7 +12,7 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.compiler.captures.observation import observed
+from opstage.compiler.captures.profiler import observed
 from opstage.interpreters.graph.compiled import CompiledOps
 
 

@@ -151,7 +151,7 @@ def _recordings(caplog: pytest.LogCaptureFixture) -> int:
 
 @pytest.fixture
 def recordings(caplog: pytest.LogCaptureFixture) -> Callable[[], int]:
-    caplog.set_level(logging.DEBUG, "opstage.interpreters.graph.programs")
+    caplog.set_level(logging.DEBUG, "opstage.interpreters.graph.program_cache")
     return lambda: _recordings(caplog)
 
 

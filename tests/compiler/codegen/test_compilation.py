@@ -12,8 +12,8 @@ from opstage.compiler.codegen.cpu import kernels as compilation
 from opstage.compiler.codegen.cpu.arguments import LoopSource
 from opstage.compiler.codegen.cpu.kernels import Compilation
 from opstage.compiler.native import compiler
-from opstage.compiler.native.cache import cache_folder
 from opstage.compiler.native.compiler import is_known
+from opstage.compiler.native.kernel_cache import cache_folder
 
 
 def texts(name: str) -> list[LoopSource]:

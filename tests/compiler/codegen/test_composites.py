@@ -15,7 +15,7 @@ from opstage.compiler.codegen.composites import Expander
 from opstage.compiler.codegen.cpu.kernels import fused
 from opstage.compiler.codegen.cuda.source import CUDA
 from opstage.compiler.codegen.formulas import has_formula
-from opstage.compiler.codegen.lowered import Lowered
+from opstage.compiler.codegen.lowering import Lowered
 from opstage.interpreters.eager_cpu import NumpyOps, interpreter
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.passes.cse import body_key

@@ -24,7 +24,7 @@ from opstage.compiler.codegen.loop import (
     Value,
     space_of,
 )
-from opstage.compiler.codegen.lowered import Lowered, Target
+from opstage.compiler.codegen.lowering import Lowered, Target
 from opstage.compiler.codegen.schedule import Scheduling, schedule
 from opstage.interpreters.graph import record
 from opstage.interpreters.graph.cpu.plan import optimise

@@ -18,7 +18,7 @@ from opstage.compiler.native import Kernel, access
 from opstage.compiler.native import intrinsics as memory
 from opstage.compiler.native.compiler import _load, object_code
 from opstage.compiler.native.frontend import CannotCompile, lowered, source_of, source_of_text
-from opstage.compiler.native.pool import KernelCall, KernelSequence
+from opstage.compiler.native.thread_pool import KernelCall, KernelSequence
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 

@@ -15,7 +15,7 @@ import pytest
 
 import opstage
 from opstage import Options, UsageError
-from opstage.compiler.native import cache
+from opstage.compiler.native import kernel_cache
 
 if not hasattr(os, "geteuid"):
     pytest.skip("a system without users of files", allow_module_level=True)
@@ -29,10 +29,10 @@ CODE = bytes(range(256)) * 40
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "OPSTAGE_KERNEL_CACHE"):
         monkeypatch.delenv(name, raising=False)
-    cache._cache_folder.cache_clear()
-    monkeypatch.setattr(cache, "_written", {})
+    kernel_cache._cache_folder.cache_clear()
+    monkeypatch.setattr(kernel_cache, "_written", {})
     yield
-    cache._cache_folder.cache_clear()
+    kernel_cache._cache_folder.cache_clear()
 
 
 def rights(path: Path) -> int:
@@ -40,14 +40,14 @@ def rights(path: Path) -> int:
 
 
 def leaf(base: Path) -> Path:
-    return base / f"opstage-{cache.environment()[:16]}"
+    return base / f"opstage-{kernel_cache.environment()[:16]}"
 
 
 def chosen() -> Path:
     """The folder that is used; there must be one, and no warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = cache.cache_folder()
+        found = kernel_cache.cache_folder()
     assert found is not None
     return found
 
@@ -55,7 +55,7 @@ def chosen() -> Path:
 def refused() -> str:
     """The warning with which no folder is used."""
     with pytest.warns(UserWarning, match=r"cannot be kept on disk.*Set NUMBA_CACHE_DIR to a folder") as caught:
-        assert cache.cache_folder() is None
+        assert kernel_cache.cache_folder() is None
     return str(caught[0].message)
 
 
@@ -67,7 +67,7 @@ def test_the_folder_and_those_made_for_it_are_the_users_alone(monkeypatch: pytes
     before = os.umask(0)
     try:
         found = chosen()
-        cache.write_kept(found / "x.o", "key", CODE)
+        kernel_cache.write_kept(found / "x.o", "key", CODE)
     finally:
         os.umask(before)
     assert found == leaf(tmp_path / "a" / "b")
@@ -161,8 +161,8 @@ def test_what_only_this_user_could_have_written_is_used(
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(base))
     found = chosen()
     assert found == leaf(base.resolve()) and rights(found) == 0o700
-    cache.write_kept(found / "x.o", "key", CODE)
-    assert cache.read_kept(found / "x.o", "key") == CODE
+    kernel_cache.write_kept(found / "x.o", "key", CODE)
+    assert kernel_cache.read_kept(found / "x.o", "key") == CODE
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_nothing_is_written_below_the_current_folder_or_a_home_that_is_not_there
     variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(cache, "_HERE", tmp_path / "file")  # a package that cannot be written to
+    monkeypatch.setattr(kernel_cache, "_HERE", tmp_path / "file")  # a package that cannot be written to
     monkeypatch.chdir(tmp_path)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -195,7 +195,7 @@ def test_without_home_it_is_the_one_of_the_password_file(monkeypatch: pytest.Mon
     import pwd
 
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(cache, "_HERE", tmp_path / "file")
+    monkeypatch.setattr(kernel_cache, "_HERE", tmp_path / "file")
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     home = pwd.getpwuid(os.getuid())
@@ -212,7 +212,7 @@ def test_without_home_it_is_the_one_of_the_password_file(monkeypatch: pytest.Mon
 
 def test_a_relative_cache_of_the_user_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(cache, "_HERE", tmp_path / "file")
+    monkeypatch.setattr(kernel_cache, "_HERE", tmp_path / "file")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert chosen() == leaf(tmp_path / ".cache")
@@ -222,16 +222,16 @@ def test_a_relative_cache_of_the_user_is_ignored(monkeypatch: pytest.MonkeyPatch
 def test_a_process_that_changes_its_user_changes_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     found = chosen()
-    cache.write_kept(found / "x.o", "key", CODE)
+    kernel_cache.write_kept(found / "x.o", "key", CODE)
     os.seteuid(OTHER)
     try:
-        assert cache.read_kept(found / "x.o", "key") is None
+        assert kernel_cache.read_kept(found / "x.o", "key") is None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            assert cache.cache_folder() is None
+            assert kernel_cache.cache_folder() is None
     finally:
         os.seteuid(0)
-    assert cache.cache_folder() == found
+    assert kernel_cache.cache_folder() == found
 
 
 # Which files ---------------------------------------------------------------------------------------------------------
@@ -256,16 +256,16 @@ def test_only_a_whole_file_of_ones_own_is_read(bad: str, tmp_path: Path) -> None
         pytest.skip("only the superuser gives files away")
     place = tmp_path / "kernels"
     place.mkdir(0o700)
-    cache.write_kept(place / "x.o", "key", CODE)
-    assert cache.read_kept(place / "x.o", "key") == CODE
-    assert cache.read_kept(place / "x.o", "another key") is None
+    kernel_cache.write_kept(place / "x.o", "key", CODE)
+    assert kernel_cache.read_kept(place / "x.o", "key") == CODE
+    assert kernel_cache.read_kept(place / "x.o", "another key") is None
     FILES[bad](place / "x.o")
-    assert cache.read_kept(place / "x.o", "key") is None
+    assert kernel_cache.read_kept(place / "x.o", "key") is None
     place.chmod(0o700)
     os.chown(place, os.geteuid(), -1)
     if bad != "a folder":
-        cache.write_kept(place / "x.o", "key", CODE)
-        assert cache.read_kept(place / "x.o", "key") == CODE
+        kernel_cache.write_kept(place / "x.o", "key", CODE)
+        assert kernel_cache.read_kept(place / "x.o", "key") == CODE
 
 
 def test_a_link_that_waits_under_the_temporary_name_is_not_followed(
@@ -274,11 +274,11 @@ def test_a_link_that_waits_under_the_temporary_name_is_not_followed(
     place = tmp_path / "kernels"
     place.mkdir(0o700)
     (tmp_path / "mine").write_text("mine")
-    monkeypatch.setattr(cache.secrets, "token_hex", lambda count: "known")
+    monkeypatch.setattr(kernel_cache.secrets, "token_hex", lambda count: "known")
     (place / "x.o.known").symlink_to(tmp_path / "mine")
-    cache.write_kept(place / "x.o", "key", CODE)
+    kernel_cache.write_kept(place / "x.o", "key", CODE)
     assert (tmp_path / "mine").read_text() == "mine"
-    assert cache.read_kept(place / "x.o", "key") is None
+    assert kernel_cache.read_kept(place / "x.o", "key") is None
 
 
 # How many bytes ------------------------------------------------------------------------------------------------------
@@ -301,13 +301,13 @@ def test_what_was_not_used_for_longest_is_removed_first(monkeypatch: pytest.Monk
     for path in older.iterdir():
         os.utime(path, (1, 1))
     for i in range(8):
-        cache.write_kept(place / f"{i}.o", str(i), CODE)
+        kernel_cache.write_kept(place / f"{i}.o", str(i), CODE)
         os.utime(place / f"{i}.o", (100 + i, 100 + i))
-    assert cache.read_kept(place / "0.o", "0") == CODE  # used just now
-    cache.write_kept(place / "8.o", "8", CODE)
+    assert kernel_cache.read_kept(place / "0.o", "0") == CODE  # used just now
+    kernel_cache.write_kept(place / "8.o", "8", CODE)
     assert not list(older.iterdir())
     for i in range(9, 12):
-        cache.write_kept(place / f"{i}.o", str(i), CODE)
+        kernel_cache.write_kept(place / f"{i}.o", str(i), CODE)
     assert total(place) <= 10 * entry
     left = {path.name for path in place.iterdir()}
     assert {"0.o", "8.o", "9.o", "10.o", "11.o"} <= left and "1.o" not in left
@@ -320,7 +320,7 @@ def test_any_bound_holds(nbytes: int, monkeypatch: pytest.MonkeyPatch, tmp_path:
     place = tmp_path / "opstage-0123456789abcdef"
     place.mkdir(0o700)
     for i in range(5):
-        cache.write_kept(place / f"{i}.o", str(i), CODE)
+        kernel_cache.write_kept(place / f"{i}.o", str(i), CODE)
         assert total(place) <= nbytes
 
 
@@ -329,7 +329,7 @@ def test_a_bound_of_nothing_keeps_nothing(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("OPSTAGE_KERNEL_CACHE", "0")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert cache.cache_folder() is None
+        assert kernel_cache.cache_folder() is None
     assert not list(tmp_path.iterdir())
 
 
@@ -337,7 +337,7 @@ def test_a_bound_of_nothing_keeps_nothing(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_a_bound_that_is_no_number_is_an_error(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPSTAGE_KERNEL_CACHE", text)
     with pytest.raises(UsageError, match=r"OPSTAGE_KERNEL_CACHE: .*(amount|unit)"):
-        cache.cache_folder()
+        kernel_cache.cache_folder()
 
 
 def test_the_bound_is_no_option_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,8 +352,8 @@ def test_processes_that_write_and_remove_at_once(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from opstage.compiler.native import cache\n"
         "place, me = Path(sys.argv[1]), sys.argv[2]\n"
         "for i in range(150):\n"
-        "    cache.write_kept(place / f'{i % 40}.o', str(i % 40), b'%d' % (i % 40) * 2000)\n"
-        "    found = cache.read_kept(place / f'{(7 * i) % 40}.o', str((7 * i) % 40))\n"
+        "    kernel_cache.write_kept(place / f'{i % 40}.o', str(i % 40), b'%d' % (i % 40) * 2000)\n"
+        "    found = kernel_cache.read_kept(place / f'{(7 * i) % 40}.o', str((7 * i) % 40))\n"
         "    assert found in (None, b'%d' % ((7 * i) % 40) * 2000)\n"
     )
     env = {**os.environ, "OPSTAGE_KERNEL_CACHE": "40000", "PYTHONPATH": str(Path(opstage.__file__).parents[1])}

@@ -17,16 +17,16 @@ from opstage.compiler.native import (
     Kernel,
     KernelCall,
     KernelSequence,
+    blas_matmul,
     call,
     compile_kernel,
     compiler,
     find_blas,
+    kernel_cache,
     multiply,
     one_thread,
 )
-from opstage.compiler.native import cache as kept
-from opstage.compiler.native import matmul as product
-from opstage.compiler.native.matmul import ProductCut, gemm_kernel, gemm_words
+from opstage.compiler.native.blas_matmul import ProductCut, gemm_kernel, gemm_words
 
 rng = np.random.default_rng(0)
 
@@ -80,7 +80,7 @@ def test_a_product_has_the_bits_of_one_thread_on_several(
     x, y = rng.normal(size=(m, k)).astype(dtype, order=order_x), rng.normal(size=(k, n)).astype(dtype, order=order_y)
     found = []
     for threads in (1, 2):
-        monkeypatch.setattr(product, "workers", lambda threads=threads: threads)
+        monkeypatch.setattr(blas_matmul, "workers", lambda threads=threads: threads)
         found.append(multiply(x, y))
     np.testing.assert_array_equal(*found)
 
@@ -147,7 +147,7 @@ def test_a_kernel_is_kept_and_found_again(
 def test_a_damaged_entry_is_made_anew(
     empty_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: bytes | None
 ) -> None:
-    caplog.set_level(logging.DEBUG, kept.__name__)
+    caplog.set_level(logging.DEBUG, kernel_cache.__name__)
     compile_kernel("counting", "damaged", counting)
     (entry,) = empty_folder.rglob("*.o")
     whole = entry.read_bytes()
@@ -165,7 +165,7 @@ def test_a_full_disk_is_no_obstacle(empty_folder: Path, monkeypatch: pytest.Monk
     def fail(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kept.os, "replace", fail)
+    monkeypatch.setattr(kernel_cache.os, "replace", fail)
     assert run_counting(compile_kernel("counting", "full disk", counting)) == EXPECTED
     assert not list(empty_folder.rglob("*.o*"))
 

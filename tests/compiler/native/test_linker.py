@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.compiler.native import Kernel, KernelCall, KernelSequence, access, compile_kernel, compiler
-from opstage.compiler.native import cache as processor
+from opstage.compiler.native import Kernel, KernelCall, KernelSequence, access, compile_kernel, compiler, kernel_cache
 from opstage.compiler.native import compiler as objects
 from opstage.compiler.native.compiler import object_code
 
 pytestmark = pytest.mark.skipif(
-    processor.processor()[:2] != ("linux", "x86_64"), reason="elsewhere object code is loaded by LLVM"
+    kernel_cache.processor()[:2] != ("linux", "x86_64"), reason="elsewhere object code is loaded by LLVM"
 )
 
 
@@ -175,14 +174,14 @@ def test_where_there_is_no_team_it_shares_the_threads_with_numba(tmp_path: Path,
 
 
 def test_the_processor_is_told_without_llvm_and_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told = processor.processor.__wrapped__()
+    told = kernel_cache.processor.__wrapped__()
     assert "fpu" in told[-1].split()
-    monkeypatch.setattr(processor, "_INFORMATION", tmp_path / "nothing")
-    by_llvm = processor.processor.__wrapped__()
+    monkeypatch.setattr(kernel_cache, "_INFORMATION", tmp_path / "nothing")
+    by_llvm = kernel_cache.processor.__wrapped__()
     assert "x86_64" in by_llvm[0] and by_llvm != told
-    avx512 = processor.has_avx512.__wrapped__()
-    monkeypatch.setattr(processor, "processor", lambda: by_llvm)
-    assert processor.has_avx512.__wrapped__() == avx512
+    avx512 = kernel_cache.has_avx512.__wrapped__()
+    monkeypatch.setattr(kernel_cache, "processor", lambda: by_llvm)
+    assert kernel_cache.has_avx512.__wrapped__() == avx512
 
 
 def test_functions_of_the_c_library_are_found_where_ctypes_finds_them() -> None:

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from opstage.compiler import scalar
-from opstage.compiler.codegen.cpu.functions import add, erf, exp, log, log1p, peak
 from opstage.compiler.codegen.cpu.kernels import fused
-from opstage.compiler.native import cache as folder
-from opstage.compiler.native import compiler
+from opstage.compiler.codegen.cpu.math_functions import add, erf, exp, log, log1p, peak
+from opstage.compiler.native import compiler, kernel_cache
 from opstage.compiler.native.access import inlined
 from opstage.compiler.native.frontend import source_of
 from opstage.compiler.native.frontend.functions import Module
@@ -310,10 +309,10 @@ def test_a_package_that_cannot_be_written_to_keeps_code_in_the_users_cache(
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(folder, "_HERE", tmp_path / "file")
+    monkeypatch.setattr(kernel_cache, "_HERE", tmp_path / "file")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        chosen = folder.cache_folder()
+        chosen = kernel_cache.cache_folder()
     assert chosen is not None and chosen.parent == tmp_path / "cache"
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.compiler.native import Kernel, compile_kernel, pool
-from opstage.compiler.native import pool as team
+from opstage.compiler.native import Kernel, compile_kernel, thread_pool
 
-if not team.has_team():
+if not thread_pool.has_team():
     pytest.skip("a system without a team", allow_module_level=True)
 
 WORKERS = 4
@@ -44,7 +43,7 @@ def kernel() -> Kernel:
 
 @pytest.fixture(scope="module")
 def board() -> int:
-    return team.board.__wrapped__(WORKERS)
+    return thread_pool.board.__wrapped__(WORKERS)
 
 
 def word(board: int, place: int) -> Any:
@@ -56,9 +55,9 @@ def noted(kernel: Kernel, board: int, tasks: list[int], workers: int = WORKERS) 
     parts = np.zeros((len(tasks), workers, 4), np.int64)
     arguments = [np.array([each.ctypes.data, workers], np.uint64) for each in parts]
     table = np.array([(kernel.address, n, own.ctypes.data) for n, own in zip(tasks, arguments)], np.int64)
-    words = pool.schedule_words()
+    words = thread_pool.schedule_words()
     words[0], words[3], words[8] = table.ctypes.data, board, workers
-    pool._drive()[1](0, len(tasks), 0, words.ctypes.data)
+    thread_pool._drive()[1](0, len(tasks), 0, words.ctypes.data)
     return parts
 
 
@@ -71,15 +70,15 @@ def expected(tasks: list[int]) -> list[list[tuple[int, int, int]]]:
 
 def alone(board: int) -> int:
     """A board like the given one, of which nobody else knows."""
-    size = team.CLAIMS + team.LINE * WORKERS
-    made: int = team._immortal(size)
-    ctypes.memmove(made + team.FIXED, board + team.FIXED, team.LINE)
+    size = thread_pool.CLAIMS + thread_pool.LINE * WORKERS
+    made: int = thread_pool._immortal(size)
+    ctypes.memmove(made + thread_pool.FIXED, board + thread_pool.FIXED, thread_pool.LINE)
     return made
 
 
 def owned(board: int) -> int:
     made = alone(board)
-    word(made, team.OWNED).value = 1
+    word(made, thread_pool.OWNED).value = 1
     return made
 
 
@@ -96,23 +95,24 @@ def test_the_parts_are_the_same_whoever_does_them(kernel: Kernel, board: int, wh
     found = noted(kernel, at, TASKS)
     assert [[tuple(part[:3]) for part in step] for step in found.tolist()] == expected(TASKS)
     np.testing.assert_array_equal(found, noted(kernel, owned(board), TASKS))
-    marks = word(at, team.MARK).value
+    marks = word(at, thread_pool.MARK).value
     assert (marks == 0) == (which == "another thread has the team")
-    assert [word(at, team.CLAIMS + team.LINE * part).value for part in range(WORKERS)] == [marks] * WORKERS
-    assert word(at, team.OWNED).value == (which == "another thread has the team")
+    claims = [word(at, thread_pool.CLAIMS + thread_pool.LINE * part).value for part in range(WORKERS)]
+    assert claims == [marks] * WORKERS
+    assert word(at, thread_pool.OWNED).value == (which == "another thread has the team")
 
 
 def test_a_process_that_left_its_threads_in_its_parent_does_not_look_at_the_board(
     kernel: Kernel, board: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool._alone[0], before = 1, pool._alone[0]
+    thread_pool._alone[0], before = 1, thread_pool._alone[0]
     try:
         at = alone(board)
         found = noted(kernel, at, TASKS)
     finally:
-        pool._alone[0] = before
+        thread_pool._alone[0] = before
     assert [[tuple(part[:3]) for part in step] for step in found.tolist()] == expected(TASKS)
-    assert word(at, team.MARK).value == 0
+    assert word(at, thread_pool.MARK).value == 0
 
 
 def test_many_jobs_of_many_threads_are_done_whole(kernel: Kernel, board: int) -> None:
@@ -127,7 +127,7 @@ def test_many_jobs_of_many_threads_are_done_whole(kernel: Kernel, board: int) ->
                 np.testing.assert_array_equal(each.result(timeout=120), one)
     finally:
         sys.setswitchinterval(interval)
-    assert word(board, team.OWNED).value == 0
+    assert word(board, thread_pool.OWNED).value == 0
 
 
 def test_a_team_whose_threads_cannot_be_started_is_the_caller(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +141,8 @@ def test_a_team_whose_threads_cannot_be_started_is_the_caller(kernel: Kernel, mo
         def __getattr__(self, name: str) -> Any:
             return getattr(self.real, name)
 
-    monkeypatch.setattr(team.ctypes, "CDLL", Library)
-    at = team.board.__wrapped__(WORKERS)
+    monkeypatch.setattr(thread_pool.ctypes, "CDLL", Library)
+    at = thread_pool.board.__wrapped__(WORKERS)
     monkeypatch.undo()
     found = noted(kernel, at, TASKS)
     assert [[tuple(part[:3]) for part in step] for step in found.tolist()] == expected(TASKS)

@@ -11,7 +11,7 @@ import pytest
 
 from opstage.compiler.codegen.cpu.source import parts_of_rows
 from opstage.compiler.native import find_blas, one_thread
-from opstage.compiler.native.matmul import cut_product, gemm_kernel, gemm_words
+from opstage.compiler.native.blas_matmul import cut_product, gemm_kernel, gemm_words
 from tests.mpi.started import ENVIRONMENT, ROOT
 from tests.mpi.started import sys as python
 

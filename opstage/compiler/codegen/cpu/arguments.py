@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, final
 from ....ops.host_arrays import Array, address_of
 from ...native import access
 from ...native.compiler import Kernel, compile_kernel
-from ...native.pool import workers
-from ..lowered import Lowered
+from ...native.thread_pool import workers
+from ..lowering import Lowered
 from ..views import View
-from .functions import namespace
+from .math_functions import namespace
 
 # Source ---------------------------------------------------------------------------------------------------------------
 

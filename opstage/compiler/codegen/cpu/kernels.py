@@ -31,15 +31,15 @@ from ....ops.primitive import Primitive, Static, distinct
 from ....ops.types import TensorType, dtype_name
 from ....threads import usable_cores
 from ...native import access
-from ...native.cache import cache_folder
 from ...native.compiler import Kernel, is_known
-from ...native.pool import KernelCall, KernelSequence
+from ...native.kernel_cache import cache_folder
+from ...native.thread_pool import KernelCall, KernelSequence
 from ..arena import Item, arrange
 from ..clusters import Cluster, FusionGroup, Level, left_in_memory, read_by, staged
 from ..composites import Expander
 from ..formulas import ASSEMBLE, ROW_MAX, ROW_SUM, has_formula
 from ..fusion import fuse
-from ..lowered import Lowered, Target
+from ..lowering import Lowered, Target
 from ..views import Cuts, View, merged
 from .arguments import Address, ArgumentTable, LoopSource, LoweredLoop, Patch, Scratch, address_in
 from .source import FEW, cluster_loop, total_loop

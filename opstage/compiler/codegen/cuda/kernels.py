@@ -25,7 +25,7 @@ from ..clusters import FusionGroup, left_in_memory, read_by, roots_read
 from ..composites import Expander
 from ..formulas import ASSEMBLE, CONTIGUOUS, FORMULAS, has_formula
 from ..fusion import fuse
-from ..lowered import Lowered
+from ..lowering import Lowered
 from ..schedule import from_memory, indented, to_memory
 from .source import CUDA, Form, Generated, Numbers, Partial, Pointer, Text, Watching, cluster_kernel
 

@@ -41,7 +41,7 @@ from ...gpu.language import (
 from ..clusters import Cluster, Level
 from ..formulas import COLUMN_SUM, ROW_SUM, Constants, scalar_formulas
 from ..loop import Accumulator, Assign, Check, Load, LoopNest, LoopOperand, Pass, Place, Store, as_written, space_of
-from ..lowered import Target
+from ..lowering import Target
 from ..schedule import LoopPrinter, Scheduling, from_memory, indented, schedule, to_memory
 
 # The target -----------------------------------------------------------------------------------------------------------

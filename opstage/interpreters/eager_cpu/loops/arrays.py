@@ -15,8 +15,8 @@ from typing import Any, final
 import numpy as np
 
 from ....compiler import scalar
-from ....compiler.codegen.cpu.functions import add, exp, peak
-from ....compiler.codegen.cpu.functions import erf as erf_of_one
+from ....compiler.codegen.cpu.math_functions import add, exp, peak
+from ....compiler.codegen.cpu.math_functions import erf as erf_of_one
 from ....compiler.native import access
 from ....compiler.native.access import Function, inlined
 from ....compiler.native.compiler import compile_kernel, ufunc

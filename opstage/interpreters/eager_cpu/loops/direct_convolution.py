@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ....compiler.native.access import vector_functions
-from ....compiler.native.cache import has_avx512
 from ....compiler.native.compiler import Kernel, compile_kernel
+from ....compiler.native.kernel_cache import has_avx512
 from .pooling import cells_loader
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"

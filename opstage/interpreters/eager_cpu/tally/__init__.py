@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ....compiler import native
 from ....compiler.codegen.cpu.kernels import FusedLoops, fused
-from ....compiler.native import matmul as product
+from ....compiler.native import blas_matmul
 from ....ops import host_arrays as host
 from ....ops import index_checks as indices
 from ....ops.primitive import Primitive, Static
@@ -100,7 +100,7 @@ _INSTEAD: tuple[tuple[Any, Any], ...] = (
     (convolution_steps.conv_kernel_grad_steps, _nothing),
     (convolution_steps.conv_transpose_steps, _nothing),
     (pooling.pool_step, _nothing),
-    (product._product, lambda character: None),  # its result is like that of np.matmul
+    (blas_matmul._product, lambda character: None),  # its result is like that of np.matmul
     (host.address_of, _nothing),
     (host.owner_of, attrgetter("memory")),
     (indices.require_in_range, _nothing),

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from ....compiler.codegen.clusters import FusionGroup, Level
 from ....compiler.codegen.cpu.arguments import Address
-from ....compiler.codegen.lowered import Lowered
+from ....compiler.codegen.lowering import Lowered
 from ....compiler.codegen.views import View
 from ....compiler.native.blas import one_thread
-from ....compiler.native.pool import workers
+from ....compiler.native.thread_pool import workers
 from ....ops.body import Equation
 from ....ops.indexing import GATHER_ROWS, GATHER_VEC
 from ....ops.pooling import MAX_POOL_GATHER

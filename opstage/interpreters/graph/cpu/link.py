@@ -13,7 +13,7 @@ from ....compiler.codegen.arena import ALIGNMENT
 from ....compiler.codegen.cpu.arguments import ArgumentTable
 from ....compiler.codegen.views import View
 from ....compiler.native.compiler import Kernel
-from ....compiler.native.pool import KernelCall, KernelSequence
+from ....compiler.native.thread_pool import KernelCall, KernelSequence
 from ....distributed.meetings import MEET_BEGIN, MEET_END, MEETINGS, meet
 from ....ops.body import Equation, ScanParameters, WhileParameters
 from ....ops.errors import LocatedError, SourceLine

@@ -14,11 +14,11 @@ from ....compiler.codegen.cpu.arguments import Address, ErrorFlag, LoopSource, L
 from ....compiler.codegen.cpu.kernels import AlikeClusters, Compilation, NativeStep, Overwritable, cluster_steps
 from ....compiler.codegen.formulas import ASSEMBLE, FORMULAS, PRODUCTS
 from ....compiler.codegen.fusion import fuse
-from ....compiler.codegen.lowered import Lowered
+from ....compiler.codegen.lowering import Lowered
 from ....compiler.codegen.views import batch_axes, leading_dimension
 from ....compiler.native import find_blas
-from ....compiler.native.blocked_matmul import blocked_kernel, blocked_words, cut_blocked, serves
-from ....compiler.native.matmul import cut_product, gemm_kernel, gemm_words
+from ....compiler.native.avx512_matmul import blocked_kernel, blocked_words, cut_blocked, serves
+from ....compiler.native.blas_matmul import cut_product, gemm_kernel, gemm_words
 from ....distributed.meetings import MEET_END
 from ....ops.body import Body, Equation, ScanParameters
 from ....ops.catalogue import has_kernel
@@ -34,7 +34,7 @@ from ....transforms.scan import SCAN
 from ....transforms.while_loop import WHILE
 from ..graph import Graph
 from ..passes.pipeline import Notes, run_passes, standard
-from .library import CPU, library_loops
+from .kernel_library import CPU, library_loops
 
 if TYPE_CHECKING:
     from ..rank_lowering import Hosted

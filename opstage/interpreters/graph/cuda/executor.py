@@ -17,7 +17,7 @@ import numpy as np
 from typing_extensions import override
 
 from ....compiler.codegen.cuda.source import CUDA
-from ....compiler.codegen.lowered import Lowered
+from ....compiler.codegen.lowering import Lowered
 from ....compiler.gpu.buffer import DeviceBuffer, Memory
 from ....compiler.gpu.device import Device, require_own_process
 from ....compiler.gpu.launches import Call, Script
@@ -39,7 +39,7 @@ from ...eager_cuda.interpreter import CudaOps, OnDevice, elsewhere
 from ...eager_cuda.kernels.layout import copy, row_major
 from ..executor import Failed
 from ..graph import Graph
-from ..programs import Executable, Programs, kept_bytes
+from ..program_cache import Executable, Programs, kept_bytes
 from ..rank_lowering import Hosted
 from ..rank_programs import RankPrograms
 from ..recorder import replay

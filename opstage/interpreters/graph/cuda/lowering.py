@@ -17,7 +17,7 @@ from ....compiler.codegen.cuda.kernels import launch
 from ....compiler.codegen.cuda.source import CUDA, Generated, cluster_kernel
 from ....compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, FORMULAS, PRODUCTS
 from ....compiler.codegen.fusion import fuse
-from ....compiler.codegen.lowered import Lowered
+from ....compiler.codegen.lowering import Lowered
 from ....compiler.codegen.views import Leading, View, batch_axes, leading_dimension
 from ....compiler.gpu.buffer import Aside, DeviceBuffer, MatrixLayout, Memory
 from ....compiler.gpu.device import Device

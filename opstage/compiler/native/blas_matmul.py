@@ -19,7 +19,7 @@ import numpy as np
 from ...ops.host_arrays import Array, address_of, owner_of
 from .blas import find_blas
 from .compiler import Kernel, compile_kernel
-from .pool import KernelCall, KernelSequence, workers
+from .thread_pool import KernelCall, KernelSequence, workers
 
 # Steps ----------------------------------------------------------------------------------------------------------------
 

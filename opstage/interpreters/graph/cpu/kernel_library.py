@@ -15,7 +15,7 @@ import numpy as np
 
 from ....compiler.codegen.cpu.arguments import Address, ErrorFlag, LoweredLoop, Scratch, Word, address_in
 from ....compiler.codegen.cpu.kernels import LOOPS
-from ....compiler.codegen.lowered import Lowered
+from ....compiler.codegen.lowering import Lowered
 from ....compiler.native import KernelCall, access
 from ....compiler.native.compiler import Kernel, compile_kernel
 from ....ops.body import Equation

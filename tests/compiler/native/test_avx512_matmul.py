@@ -15,9 +15,8 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.compiler.codegen.cpu.kernels import NativeStep
-from opstage.compiler.native import KernelCall, KernelSequence
-from opstage.compiler.native import blocked_matmul as blocked_product
-from opstage.compiler.native.blocked_matmul import BlockedCut, blocked_kernel, blocked_words, cut_blocked, serves
+from opstage.compiler.native import KernelCall, KernelSequence, avx512_matmul
+from opstage.compiler.native.avx512_matmul import BlockedCut, blocked_kernel, blocked_words, cut_blocked, serves
 from opstage.interpreters.graph.executor import CpuExecutor
 
 DTYPES = "float32", "float64"
@@ -258,7 +257,7 @@ PROGRAMS = {
 def test_a_plan_has_the_kernel_that_its_sizes_and_the_processor_decide(
     dtype: str, name: str, ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocked_product, "has_avx512", lambda: ours)
+    monkeypatch.setattr(avx512_matmul, "has_avx512", lambda: ours)
     program, reference, left, right = PROGRAMS[name]
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=left).astype(dtype), rng.normal(size=right).astype(dtype)
@@ -273,12 +272,12 @@ def test_a_plan_has_the_kernel_that_its_sizes_and_the_processor_decide(
 
 
 def test_the_blas_keeps_what_it_does_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked_product, "has_avx512", lambda: True)
+    monkeypatch.setattr(avx512_matmul, "has_avx512", lambda: True)
     assert serves("float32", 128, 2048, 2048, transposed_b=False)
     assert serves("float32", 64, 64, 32, transposed_b=True)
     for m, n, k in ((64, 64, 32), (1, 4096, 4096), (4096, 10, 4096), (100, 100, 100)):
         assert not serves("float32", m, n, k, transposed_b=False)
-    monkeypatch.setattr(blocked_product, "has_avx512", lambda: False)
+    monkeypatch.setattr(avx512_matmul, "has_avx512", lambda: False)
     assert not serves("float32", 2048, 2048, 2048, transposed_b=False)
 
 

@@ -28,8 +28,8 @@ from ...ops.infix import Infix
 from ...ops.protocol import Ops
 from ...ops.trees import Scalars
 from ...threads import paused_gc
-from .reads import reads_of
-from .slots import is_plain
+from .bytecode import reads_of
+from .guard import is_plain
 
 
 class Ran(NamedTuple):

@@ -15,8 +15,8 @@ import inspect
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
-from .cache import has_avx512
 from .compiler import Kernel, compile_kernel
+from .kernel_cache import has_avx512
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 
