@@ -71,7 +71,7 @@ def table(family: str, holder: str, functions: dict[str, Callable[..., Any]]) ->
 
 def first_line(function: Callable[..., Any]) -> str:
     """The first sentence of a docstring, for a cell of a table."""
-    text = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+    text = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split()).removeprefix("Return ")
     parts = re.split(r"(`[^`]*`)", re.split(r"(?<=\.) (?=[A-Z])", text)[0])
     return "".join(part if part.startswith("`") else re.sub(r"([*_\[\]|])", r"\\\1", part) for part in parts)
 

@@ -37,15 +37,15 @@ BaseFunction = Callable[..., Any]
 
 @called_by_users
 def run(program: Program, *args: Any, options: Options | None = None, train: bool = False) -> Any:
-    """The value of `program(ops, *args)`, a pytree of NumPy arrays (of types, on an interpreter without values).
+    """Return the value of `program(ops, *args)`, a pytree of NumPy arrays (of types, on an interpreter without values).
 
     Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. A list of numbers, or a list of
     such lists, is one tensor, here and wherever arguments are passed, unless `shapes` declares a list of tensors; a
     tuple is always a tree. `train` is passed on to a program that has a keyword of that name.
 
     Raises:
-        ProgramError: a program that returns what is no tensor, or mixes interpreters.
-        UsageError: an argument that is no array of numbers, or options that are none.
+        ProgramError: a program whose result is not a tensor, or that mixes interpreters.
+        UsageError: an argument that is not an array of numbers; options that are not `Options`.
     """
     key = ("run", Identity(program), train)
     args = with_arrays(program, args)
@@ -58,7 +58,8 @@ def run(program: Program, *args: Any, options: Options | None = None, train: boo
 def value_and_grad(
     program: Program, *args: Any, wrt: int | Sequence[int] = 0, options: Options | None = None, train: bool = False
 ) -> tuple[Any, Any]:
-    """The value of a scalar program and its gradients, shaped like `args[wrt]` (a tuple of them when wrt is a tuple).
+    """Return the value of a scalar program and its gradients, shaped like `args[wrt]` (a tuple of them when wrt is a
+    tuple).
 
     Every leaf of a tree has its own gradient: an array that is in two leaves counts as two arguments, and the
     derivative with respect to both together is the sum of their gradients.
@@ -89,7 +90,7 @@ def value_and_grad(
 def vjp(
     program: Program, *args: Any, options: Options | None = None, train: bool = False
 ) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """`(value, pullback)`; `pullback(cotangent)` is a tuple aligned with args, None for integers.
+    """Return `(value, pullback)`; `pullback(cotangent)` is a tuple aligned with args, None for integers.
 
     The pullback runs forward and backward as one program, on copies of the arguments made now, so that it works the
     same on every interpreter; `vjp` itself runs only the forward part, for the value.
@@ -122,7 +123,7 @@ def jvp(
     options: Options | None = None,
     train: bool = False,
 ) -> tuple[Any, Any]:
-    """`(value, J · tangents)`; tangents are shaped like args, None where zero (and for integers).
+    """Return `(value, J · tangents)`; tangents are shaped like args, None where zero (and for integers).
 
     Raises:
         ShapeError: tangents of other shapes or another number.
@@ -144,7 +145,8 @@ def hvp(
     options: Options | None = None,
     train: bool = False,
 ) -> Any:
-    """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None for integers.
+    """Return the Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None for
+    integers.
 
     Raises:
         ShapeError: a program that returns no scalar; tangents of other shapes.
@@ -178,12 +180,12 @@ def check(
     Specs are pytrees of `Spec`, arrays, and tuples of sizes. A name stands for the same size in all of them. A Param in
     several places is one tensor. `claims` are statements about what the outputs depend on, such as `Causal("T")` of
     `opstage.facts` or the text "causal:T": the verdicts are in `Report.claims`, and each claim that is not proved is an
-    error. `bounds` are the ones of `ranges_of`: where the scores have bounds, masks made of finite numbers can be
+    error. `bounds` are the ones of `ranges_of`: if the scores have bounds, masks of finite numbers can be
     decided.
 
     Raises:
-        UsageError: options that are none; a text that is no claim; bounds that are none, or of no input; what is wrong
-            with the program is in the report.
+        UsageError: options that are none; a string that is not a claim; bounds that are none, or of no input; what is
+            wrong with the program is in the report.
     """
     stated = read_claims(claims)
     options = options_of(options)
@@ -223,7 +225,7 @@ def check(
 
 @called_by_users
 def jacobian(program: Program, *args: Any, wrt: int = 0, options: Options | None = None, train: bool = False) -> Any:
-    """∂value/∂args[wrt]: the tree of the value, each leaf a tree like the argument, of shape (*output, *input).
+    """Return ∂value/∂args[wrt]: the tree of the value, each leaf a tree like the argument, of shape (*output, *input).
 
     It takes one backward pass for each element of the value. PyTorch: torch.func.jacrev. Raises UsageError where the
     argument has a leaf that is not a float.
@@ -251,7 +253,8 @@ def jacobian(program: Program, *args: Any, wrt: int = 0, options: Options | None
 
 @called_by_users
 def hessian(program: Program, *args: Any, wrt: int = 0, options: Options | None = None, train: bool = False) -> Any:
-    """∂²value/∂args[wrt]² of a scalar program: a tree of trees, both like the argument, with leaves (*leaf, *leaf).
+    """Return ∂²value/∂args[wrt]² of a scalar program: a tree of trees, both like the argument, with leaves (*leaf,
+    *leaf).
 
     It takes one Hessian-vector product for each element of the argument. PyTorch: torch.func.hessian.
 
@@ -280,7 +283,7 @@ def hessian(program: Program, *args: Any, wrt: int = 0, options: Options | None 
 def per_sample_gradients(
     program: Program, params: Any, *batch: Any, options: Options | None = None, train: bool = False
 ) -> Any:
-    """The gradient of `program(ops, params, *batch)` for each sample: a tree like params, of shape (N, *leaf).
+    """Return the gradient of `program(ops, params, *batch)` for each sample: a tree like params, of shape (N, *leaf).
 
     The program gets batches of one sample, with the leading axis kept. PyTorch: torch.func.vmap(torch.func.grad(…)).
     Raises ShapeError where the leaves of the batch do not share their leading size.
@@ -308,7 +311,7 @@ def per_sample_gradients(
 
 
 def value_base(program: Program) -> BaseFunction:
-    """(ops, *args) -> the program's value."""
+    """Build (ops, *args) -> the program's value."""
     program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
@@ -319,7 +322,8 @@ def value_base(program: Program) -> BaseFunction:
 
 
 def gradient_base(program: Program, positions: tuple[int, ...]) -> BaseFunction:
-    """(ops, *args) -> the program's value, a scalar, and a tuple of its gradients for the arguments at `positions`."""
+    """Build (ops, *args) -> the program's value, a scalar, and a tuple of its gradients for the arguments at
+    `positions`."""
     program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
@@ -329,7 +333,7 @@ def gradient_base(program: Program, positions: tuple[int, ...]) -> BaseFunction:
 
 
 def vjp_base(program: Program) -> BaseFunction:
-    """(ops, args, cotangent of the value) -> a tuple of the cotangents of args."""
+    """Build (ops, args, cotangent of the value) -> a tuple of the cotangents of args."""
     program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], arguments: Any, cotangent: Any) -> Any:
@@ -339,7 +343,7 @@ def vjp_base(program: Program) -> BaseFunction:
 
 
 def jvp_base(program: Program) -> BaseFunction:
-    """(ops, args, tangents) -> the program's value, and its tangent."""
+    """Build (ops, args, tangents) -> the program's value, and its tangent."""
     program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
@@ -349,7 +353,7 @@ def jvp_base(program: Program) -> BaseFunction:
 
 
 def hvp_base(program: Program) -> BaseFunction:
-    """(ops, args, tangents) -> a tuple of the tangents of the gradients, forward over reverse."""
+    """Build (ops, args, tangents) -> a tuple of the tangents of the gradients, forward over reverse."""
     program = _on_lists(program)
 
     def gradient(inner: Any, *trees: Any) -> Any:
@@ -362,7 +366,7 @@ def hvp_base(program: Program) -> BaseFunction:
 
 
 def _on_lists(program: Program) -> Program:
-    """The program, with lists of scalars in its arguments wrapped so that they are not taken for tensors."""
+    """Wrap lists of scalars in the program's arguments, so that they are not taken for tensors."""
 
     def called(ops: Any, *trees: Any) -> Any:
         return program(ops, *map(with_scalars, trees))
@@ -401,7 +405,7 @@ def execute_on_leaves(
 
 
 def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:
-    """All leaves as values of the interpreter; an error names the argument."""
+    """Convert all leaves to values of the interpreter; an error names the argument."""
     refs = []
     for i, leaf in enumerate(leaves):
         try:
@@ -415,12 +419,12 @@ def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callabl
 
 
 def snapshot(leaf: Any) -> Any:
-    """A copy of an argument, so that later changes by the caller do not matter."""
+    """Copy an argument, so that later changes by the caller do not matter."""
     return leaf if isinstance(leaf, Spec) else np.array(as_numpy(leaf))
 
 
 def owned(value: Any) -> Any:
-    """An array that shares no memory with the program's arguments or with anything that the program keeps."""
+    """Return an array that shares no memory with the program's arguments or with anything that the program keeps."""
     if not isinstance(value, np.ndarray):
         return value
     try:
@@ -432,7 +436,7 @@ def owned(value: Any) -> Any:
 
 
 def all_owned(get: Callable[[Any], Any], values: tuple[Any, ...]) -> list[Any]:
-    """`owned` arrays of values that nobody else needs; one that this tuple alone holds is not copied.
+    """Return `owned` arrays of values that nobody else needs; one that this tuple alone holds is not copied.
 
     A view has a base, and an array that has views, or that a program, an argument or another result holds too, is
     counted more often.
@@ -471,7 +475,7 @@ def _float_leaves(args: tuple[Any, ...], wrt: int) -> list[Any]:
 
 
 def _basis(zero: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """For each index of an array, the index and an array that is one there and zero elsewhere."""
+    """Yield, for each index of an array, the index and an array that is one there and zero elsewhere."""
     for place in np.ndindex(zero.shape):
         one = np.array(zero)
         one[place] = 1.0

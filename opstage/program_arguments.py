@@ -25,7 +25,7 @@ def require_arguments(name: str, example: str, args: Any, tangents: Any = ()) ->
 
 
 def with_arrays(program: Program, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, with an array for every list of numbers, except where the program declares a list of tensors.
+    """Convert every list of numbers in the arguments to an array, except where the program declares a list of tensors.
 
     Raises UsageError for rows of different lengths.
     """
@@ -42,10 +42,10 @@ def with_arrays(program: Program, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def called_with(program: Program, train: bool, args: tuple[Any, ...]) -> Program:
-    """`with_train(program, train)`, to be called with these arguments.
+    """Return `with_train(program, train)`, to be called with these arguments.
 
     Raises a UsageError where the last argument is a dict that stands for several of the program's arguments. A trainer
-    matches a dict's entries to arguments by name; here every argument is passed by itself, since each may have a
+    matches a dict's entries to arguments by name; here every argument is passed separately, since each may have a
     gradient.
     """
     program = with_train(program, train)
@@ -62,7 +62,7 @@ def called_with(program: Program, train: bool, args: tuple[Any, ...]) -> Program
 
 
 def with_train(program: Program, train: bool) -> Program:
-    """The program with `train=` passed in, if it has such a keyword."""
+    """Return the program with `train=` passed in, if it has such a keyword."""
     if type(program) is FunctionType and not program.__dict__ and "train" not in program.__code__.co_varnames:
         return program  # known without its signature, which takes longer than a small program
     try:
@@ -83,8 +83,8 @@ def with_train(program: Program, train: bool) -> Program:
 
 
 def argument_paths(program: Program, trees: tuple[Any, ...]) -> list[str]:
-    """The path of every leaf of the arguments, by the names of the program's own parameters: `params.w1`, `x`, and
-    `rest[0]` for the first argument in `*rest`."""
+    """Return the path of every leaf of the arguments, by the names of the program's own parameters: `params.w1`, `x`,
+    and `rest[0]` for the first argument in `*rest`."""
     try:
         parameters = list(inspect.signature(program).parameters.values())
     except (TypeError, ValueError):
@@ -110,7 +110,7 @@ class BatchArguments(NamedTuple):
 
 
 def batch_arguments(program: Program, *, skip: int) -> BatchArguments | None:
-    """The program's positional arguments except the first `skip`; None where it does not name all of them.
+    """Return the program's positional arguments except the first `skip`; None where it does not name all of them.
 
     `train` is not included: it is passed by name, see `with_train`.
     """

@@ -52,7 +52,7 @@ class TensorHeader(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """`f` for floats, `i` for integers, `b` for masks."""
+        """Return `f` for floats, `i` for integers, `b` for masks."""
         return {"F": "f", "B": "f", "I": "i", "U": "i"}.get("b" if self.dtype == "BOOL" else self.dtype[:1], "b")
 
 
@@ -67,7 +67,7 @@ class TensorLike(Protocol):
 
 
 def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The file's bytes. Raises UsageError for a dtype that the format does not have (exact fractions)."""
+    """Return the file's bytes. Raises UsageError for a dtype that the format does not have (exact fractions)."""
     for name, array in tensors.items():
         _dtype_of(name, array)
     plain = {name: np.asarray(array, order="C") for name, array in tensors.items()}
@@ -75,12 +75,13 @@ def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = No
 
 
 def in_order(tensors: Mapping[str, TensorLike]) -> list[str]:
-    """The names in the order of the file that `stream` writes, which depends only on names and dtypes."""
+    """Return the names in the order of the file that `stream` writes, which depends only on names and dtypes."""
     return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, _dtype_of(name, tensors[name]), name))
 
 
 def stream(tensors: Mapping[str, TensorLike], read: Callable[[str], Array]) -> Iterator[bytes | memoryview]:
-    """The bytes of a file of these tensors, in pieces; each tensor is read when its turn comes, and then released.
+    """Return the bytes of a file of these tensors, in pieces; each tensor is read when its turn comes, and then
+    released.
 
     Raises UsageError as `encode` does, before anything is read.
     """
@@ -103,7 +104,7 @@ def stream(tensors: Mapping[str, TensorLike], read: Callable[[str], Array]) -> I
 
 
 def _dtype_of(name: str, tensor: TensorLike) -> str:
-    """The format's name of a tensor's dtype. Raises UsageError where there is none."""
+    """Return the format's name of a tensor's dtype. Raises UsageError where there is none."""
     for kind, known in _DTYPES.items():
         if tensor.dtype.type is known:
             return kind
@@ -111,7 +112,7 @@ def _dtype_of(name: str, tensor: TensorLike) -> str:
 
 
 def decode(data: bytes, path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The tensors in a file's bytes, in order of their names, as writable copies.
+    """Return the tensors in a file's bytes, in order of their names, as writable copies.
 
     bfloat16 is widened to float32, exactly.
 
@@ -131,13 +132,13 @@ def decode(data: bytes, path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The tensors of a safetensors file by name, see `decode`."""
+    """Return the tensors of a safetensors file by name, see `decode`."""
     data = read_bytes(Path(path))
     return decode(data, path)
 
 
 def decode_metadata(data: bytes, path: str | os.PathLike[str]) -> dict[str, str]:
-    """The metadata, texts by name, in the header of a file's bytes; raises as `decode` does."""
+    """Return the metadata, texts by name, in the header of a file's bytes; raises as `decode` does."""
     _check_header(data[:8], len(data), path)
     try:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
@@ -147,7 +148,7 @@ def decode_metadata(data: bytes, path: str | os.PathLike[str]) -> dict[str, str]
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, TensorHeader]:
-    """The dtype and shape of every tensor of a safetensors file by name; only the header is read.
+    """Return the dtype and shape of every tensor of a safetensors file by name; only the header is read.
 
     Raises UsageError, naming the file, as `decode` does for an invalid header.
     """
@@ -155,7 +156,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, TensorHeader]:
 
 
 def read_places(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[TensorHeader, slice]], dict[str, str]]:
-    """The header of every tensor by name, with its range of bytes in the file, and the metadata.
+    """Return the header of every tensor by name, with its range of bytes in the file, and the metadata.
 
     Raises as `read_header`. The tensors must fill the file up to its end without gaps; whether each has as many bytes
     as its shape needs is not checked.
@@ -191,7 +192,7 @@ def read_places(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[TensorHea
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file. Raises UsageError if it is missing or cannot be read."""
+    """Return the bytes of a file. Raises UsageError if it is missing or cannot be read."""
     try:
         require_file(path)
         return path.read_bytes()
@@ -200,7 +201,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def size_of(path: Path) -> int:
-    """The size of a file in bytes. Raises UsageError if it is missing."""
+    """Return the size of a file in bytes. Raises UsageError if it is missing."""
     try:
         require_file(path)
         return path.stat().st_size
@@ -209,14 +210,14 @@ def size_of(path: Path) -> int:
 
 
 def _naturals(numbers: Any) -> tuple[int, ...]:
-    """Sizes or offsets in a header. Raises ValueError unless they are integers from 0 to 2^63 - 1."""
+    """Return the sizes or offsets in a header. Raises ValueError unless they are integers from 0 to 2^63 - 1."""
     if not (isinstance(numbers, list) and all(type(n) is int and 0 <= n < 2**63 for n in numbers)):
         raise ValueError("not natural numbers")
     return tuple(numbers)
 
 
 def _place(entry: Any, first: int) -> slice:
-    """The byte range of a tensor in a file whose tensors begin at byte `first`."""
+    """Return the byte range of a tensor in a file whose tensors begin at byte `first`."""
     begin, end = _naturals(entry["data_offsets"])
     return slice(first + begin, first + end)
 
@@ -246,7 +247,7 @@ def _check_header(prefix: bytes, size: int, path: str | os.PathLike[str]) -> Non
 
 
 def array_of(data: Any, name: str, header: TensorHeader, path: str | os.PathLike[str]) -> Array:
-    """A tensor as a view of its bytes in a file, of which there are enough; bfloat16 becomes a float32 copy.
+    """Return a tensor as a view of its bytes in a file, of which there are enough; bfloat16 becomes a float32 copy.
 
     Raises UsageError, naming `path`, for an impossible shape and for dtypes that NumPy does not have.
     """
@@ -261,7 +262,7 @@ def array_of(data: Any, name: str, header: TensorHeader, path: str | os.PathLike
 
 
 def map_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
-    """The tensors of a safetensors file by name, as read-only arrays, and its metadata.
+    """Return the tensors of a safetensors file by name, as read-only arrays, and its metadata.
 
     Only bfloat16 tensors (to float32) and tensors at unaligned addresses are copied. While one of the arrays is in use,
     the file may be replaced or removed, but must not be truncated. Raises UsageError, naming the file, as

@@ -77,7 +77,7 @@ def assert_like_one_rank(
     small ones of a test; the step is SGD's, in float64.
 
     Raises:
-        UsageError: a mesh of no such form, or a loss that cannot be shared out over it.
+        UsageError: a mesh of another form; a loss that cannot be sharded over it.
     """
     base = options or Options()
     ways = [base.replace(mesh=text, dtype="float64") for text in ("", mesh)]
@@ -108,7 +108,7 @@ def assert_declared(
     optimizer: Optimizer | None = None,
     options: Options | None = None,
 ) -> Report:
-    """`assert_shapes` for shapes that are already parsed."""
+    """Return `assert_shapes` for shapes that are already parsed."""
     checked = check_program(program, shapes, options=options, train=train, step=step, optimizer=optimizer)
     report = checked.report.strict() if strict else checked.report
     if not report.ok:
@@ -119,7 +119,8 @@ def assert_declared(
 
 
 def read_mark(inputs: Sequence[str], more: Mapping[str, Any], function: Any) -> tuple[Shapes, dict[str, Any]]:
-    """The shapes in a pytest mark on a function, written as for its decorator, and the mark's other arguments."""
+    """Return the shapes in a pytest mark on a function, written as for its decorator, and the mark's other
+    arguments."""
     rest = dict(more)
     read = read_inputs(inputs, rest.pop("where", ()), line_of(function))
     stated = read_claims(rest.pop("claims", ()))

@@ -24,8 +24,8 @@ class Immediate(Imperative[R]):
     """Runs each op at once, on `inner`.
 
     NumPy's warnings are suppressed. Arrays become constants by copy, since the user may write to them before they are
-    read again, for example in a backward pass. With `lines`, the user's line is stored for every op: there is no
-    program that could be run again to find the source of an anomaly.
+    read again, for example in a backward pass. With `lines`, the user's line is stored for every op: no program can run
+    again to find the source of an anomaly.
     """
 
     __slots__ = ("_lines", "_quietly")
@@ -95,7 +95,8 @@ class Immediate(Imperative[R]):
 
 
 def make_imperative(options: Options) -> Imperative[Any]:
-    """The interpreter that `options` select: immediate or, with backend "compiled", deferred until a value is read."""
+    """Return the interpreter that `options` select: immediate or, with backend "compiled", deferred until a value is
+    read."""
     options.require_one_rank("a session")
     own: Any = make_interpreter(options)
     base = watched(own, options)

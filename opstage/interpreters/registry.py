@@ -65,7 +65,7 @@ def _third_party() -> dict[str, EntryPoint]:
 
 
 def backends() -> list[str]:
-    """The names that `Options.backend` may have here."""
+    """Return the names that `Options.backend` may have here."""
     return sorted({backend for backend, _ in _OWN} | set(_third_party()) | set(_IN_PROCESS))
 
 
@@ -80,7 +80,7 @@ def _own_factory(backend: str, device_kind: str) -> Factory | None:
 
 
 def make_interpreter(options: Options) -> BaseInterpreter[Any]:
-    """The base interpreter for `options`. Raises UsageError when there is none; never falls back."""
+    """Return the base interpreter for `options`. Raises UsageError when there is none; never falls back."""
     own = _own_factory(options.backend, options.device_kind)
     if own is not None:
         return own(options)
@@ -112,7 +112,7 @@ def _shared(options: Options) -> BaseInterpreter[Any]:
 
 
 def shared_interpreter(options: Options) -> BaseInterpreter[Any]:
-    """One interpreter for all callers with these options, if it caches compiled programs; else a new one."""
+    """Return one interpreter for all callers with these options, if it caches compiled programs; else a new one."""
     return _shared(options) if options.backend == "compiled" else make_interpreter(options)
 
 
@@ -152,7 +152,7 @@ class GraphFormat(Protocol):
     dtypes: tuple[str, ...]
 
     def expresses(self, primitive: Primitive) -> bool:
-        """Whether it has an op; others are written by their decomposition."""
+        """Return whether it has an op; others are written by their decomposition."""
 
     def write(self, graph: Graph, path: str | PathLike[str], values: Mapping[str, Any] | None) -> None:
         """Write a graph to a file, with values for inputs that become constants."""

@@ -177,7 +177,7 @@ def _require_bounds(lo: Any, hi: Any) -> None:
 
 
 def _hardtanh_derivative(ops: Ops[R], x: R, g: R, *, lo: Any, hi: Any) -> R:
-    """Zero at the bounds, as in PyTorch; clamp passes g there."""
+    """Return g inside and 0 at the bounds, as in PyTorch; clamp passes g there."""
     outside = ops.logical_or(ops.less_equal(x, full_like(ops, x, lo)), ops.less_equal(full_like(ops, x, hi), x))
     return ops.select(outside, zeros_like(ops, g), g)
 
@@ -252,7 +252,7 @@ class ActivationOps(Calls[R]):
 
     @RELU_GRAD.method
     def relu_grad(self, y: R, g: R, /) -> R:
-        """g where y > 0, else 0.
+        """Return g where y > 0, else 0.
 
         Raises:
             DtypeError: y not a float tensor; dtypes differ.
@@ -261,7 +261,7 @@ class ActivationOps(Calls[R]):
 
     @TANH_GRAD.method
     def tanh_grad(self, y: R, g: R, /) -> R:
-        """g · (1 - y²), for y = tanh(x).
+        """Return g · (1 - y²), for y = tanh(x).
 
         Raises:
             DtypeError: y not a float tensor; dtypes differ.
@@ -270,7 +270,7 @@ class ActivationOps(Calls[R]):
 
     @SIGMOID_GRAD.method
     def sigmoid_grad(self, y: R, g: R, /) -> R:
-        """g · y · (1 - y), for y = sigmoid(x).
+        """Return g · y · (1 - y), for y = sigmoid(x).
 
         Raises:
             DtypeError: y not a float tensor; dtypes differ.
@@ -279,7 +279,7 @@ class ActivationOps(Calls[R]):
 
     @SILU_GRAD.method
     def silu_grad(self, x: R, g: R, /) -> R:
-        """g · s · (1 + x·(1 - s)), s = sigmoid(x).
+        """Return g · s · (1 + x·(1 - s)), s = sigmoid(x).
 
         Raises:
             DtypeError: x not a float tensor; dtypes differ.
@@ -288,7 +288,7 @@ class ActivationOps(Calls[R]):
 
     @RELU.method
     def relu(self, x: R, /) -> R:
-        """max(x, 0); its derivative at 0 is 0. PyTorch: torch.relu.
+        """Return max(x, 0); its derivative at 0 is 0. PyTorch: torch.relu.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -296,7 +296,7 @@ class ActivationOps(Calls[R]):
 
     @SILU.method
     def silu(self, x: R, /) -> R:
-        """x · sigmoid(x) (Elfwing et al. 2018). PyTorch: torch.nn.functional.silu.
+        """Return x · sigmoid(x) (Elfwing et al. 2018). PyTorch: torch.nn.functional.silu.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -304,7 +304,7 @@ class ActivationOps(Calls[R]):
 
     @GELU.method
     def gelu(self, x: R, /, *, approximate: str = "tanh") -> R:
-        """Gaussian error linear unit, "tanh" or exact ("none"). PyTorch: torch.nn.functional.gelu.
+        """Return the Gaussian error linear unit, "tanh" or exact ("none"). PyTorch: torch.nn.functional.gelu.
 
         "tanh": ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))); "none": ½x·(1 + erf(x/√2)) (Hendrycks & Gimpel 2016).
 
@@ -315,7 +315,7 @@ class ActivationOps(Calls[R]):
 
     @GELU_GRAD.method
     def gelu_grad(self, x: R, g: R, /, *, approximate: str) -> R:
-        """g · gelu'(x).
+        """Return g · gelu'(x).
 
         Raises:
             DtypeError: x not a float tensor; dtypes differ.
@@ -324,7 +324,8 @@ class ActivationOps(Calls[R]):
 
     @LEAKY_RELU.method
     def leaky_relu(self, x: R, /, *, negative_slope: Number = 0.01) -> R:
-        """x where x > 0, else negative_slope · x, also in the derivative at 0. PyTorch: torch.nn.functional.leaky_relu.
+        """Return x where x > 0, else negative_slope · x, also in the derivative at 0. PyTorch:
+        torch.nn.functional.leaky_relu.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -333,7 +334,7 @@ class ActivationOps(Calls[R]):
 
     @ELU.method
     def elu(self, x: R, /, *, alpha: Number = 1.0) -> R:
-        """x where x > 0, else alpha·(e^x - 1) (Clevert et al. 2016). PyTorch: torch.nn.functional.elu.
+        """Return x where x > 0, else alpha·(e^x - 1) (Clevert et al. 2016). PyTorch: torch.nn.functional.elu.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -342,7 +343,7 @@ class ActivationOps(Calls[R]):
 
     @SELU.method
     def selu(self, x: R, /) -> R:
-        """1.0507… · elu(x, alpha=1.6733…) (Klambauer et al. 2017). PyTorch: torch.nn.functional.selu.
+        """Return 1.0507… · elu(x, alpha=1.6733…) (Klambauer et al. 2017). PyTorch: torch.nn.functional.selu.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -350,7 +351,7 @@ class ActivationOps(Calls[R]):
 
     @CELU.method
     def celu(self, x: R, /, *, alpha: Number = 1.0) -> R:
-        """x where x > 0, else alpha·(e^(x/alpha) - 1) (Barron 2017). PyTorch: torch.nn.functional.celu.
+        """Return x where x > 0, else alpha·(e^(x/alpha) - 1) (Barron 2017). PyTorch: torch.nn.functional.celu.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -359,7 +360,7 @@ class ActivationOps(Calls[R]):
 
     @HARDTANH.method
     def hardtanh(self, x: R, /, *, lo: Number = -1.0, hi: Number = 1.0) -> R:
-        """x limited to [lo, hi]; gradient 0 at the bounds, clamp's is 1. PyTorch: torch.nn.functional.hardtanh.
+        """Return x limited to [lo, hi]; gradient 0 at the bounds, clamp's is 1. PyTorch: torch.nn.functional.hardtanh.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -367,7 +368,7 @@ class ActivationOps(Calls[R]):
         """
 
     def relu6(self, x: R, /) -> R:
-        """x limited to [0, 6]; gradient 0 at both. PyTorch: torch.nn.functional.relu6.
+        """Return x limited to [0, 6]; gradient 0 at both. PyTorch: torch.nn.functional.relu6.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -376,7 +377,7 @@ class ActivationOps(Calls[R]):
 
     @HARDSIGMOID.method
     def hardsigmoid(self, x: R, /) -> R:
-        """relu6(x + 3)/6. PyTorch: torch.nn.functional.hardsigmoid.
+        """Return relu6(x + 3)/6. PyTorch: torch.nn.functional.hardsigmoid.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -384,7 +385,8 @@ class ActivationOps(Calls[R]):
 
     @HARDSWISH.method
     def hardswish(self, x: R, /) -> R:
-        """x · relu6(x + 3)/6 (Howard et al. 2019); gradient 0 at -3, 1 at 3. PyTorch: torch.nn.functional.hardswish.
+        """Return x · relu6(x + 3)/6 (Howard et al. 2019); gradient 0 at -3, 1 at 3. PyTorch:
+        torch.nn.functional.hardswish.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -392,7 +394,7 @@ class ActivationOps(Calls[R]):
 
     @MISH.method
     def mish(self, x: R, /) -> R:
-        """x · tanh(softplus(x)) (Misra 2019). PyTorch: torch.nn.functional.mish.
+        """Return x · tanh(softplus(x)) (Misra 2019). PyTorch: torch.nn.functional.mish.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -400,7 +402,7 @@ class ActivationOps(Calls[R]):
 
     @LOG_SIGMOID.method
     def log_sigmoid(self, x: R, /) -> R:
-        """log(sigmoid(x)) = -softplus(-x), without overflow. PyTorch: torch.nn.functional.logsigmoid.
+        """Return log(sigmoid(x)) = -softplus(-x), without overflow. PyTorch: torch.nn.functional.logsigmoid.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -408,7 +410,7 @@ class ActivationOps(Calls[R]):
 
     @SOFTSIGN.method
     def softsign(self, x: R, /) -> R:
-        """x/(1 + |x|). PyTorch: torch.nn.functional.softsign.
+        """Return x/(1 + |x|). PyTorch: torch.nn.functional.softsign.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -416,7 +418,7 @@ class ActivationOps(Calls[R]):
 
     @TANHSHRINK.method
     def tanhshrink(self, x: R, /) -> R:
-        """x - tanh(x). PyTorch: torch.nn.functional.tanhshrink.
+        """Return x - tanh(x). PyTorch: torch.nn.functional.tanhshrink.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -424,7 +426,7 @@ class ActivationOps(Calls[R]):
 
     @HARDSHRINK.method
     def hardshrink(self, x: R, /, *, width: Number = 0.5) -> R:
-        """x where |x| > width, else 0. PyTorch: torch.nn.functional.hardshrink (lambd).
+        """Return x where |x| > width, else 0. PyTorch: torch.nn.functional.hardshrink (lambd).
 
         Raises:
             DtypeError: x not a float tensor.
@@ -433,7 +435,7 @@ class ActivationOps(Calls[R]):
 
     @SOFTSHRINK.method
     def softshrink(self, x: R, /, *, width: Number = 0.5) -> R:
-        """x moved towards 0 by width; 0 where |x| <= width. PyTorch: torch.nn.functional.softshrink (lambd).
+        """Return x moved towards 0 by width; 0 where |x| <= width. PyTorch: torch.nn.functional.softshrink (lambd).
 
         Raises:
             DtypeError: x not a float tensor.
@@ -442,7 +444,7 @@ class ActivationOps(Calls[R]):
 
     @THRESHOLD.method
     def threshold(self, x: R, /, *, threshold: Number, value: Number) -> R:
-        """x where x > threshold, else value. PyTorch: torch.nn.functional.threshold.
+        """Return x where x > threshold, else value. PyTorch: torch.nn.functional.threshold.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -454,7 +456,7 @@ class ActivationOps(Calls[R]):
 
 
 def prelu(ops: Ops[R], x: R, weight: R, /, *, axis: int = 1) -> R:
-    """x where x > 0, else weight·x; the derivative at 0 is the weight.
+    """Return x where x > 0, else weight·x; the derivative at 0 is the weight.
 
     The weight is a scalar, of shape (1), a vector along `axis` of x, or has x's rank and broadcasts to x.
     PyTorch: torch.nn.functional.prelu. ONNX: PRelu. Source: He et al. 2015.
@@ -492,7 +494,7 @@ def prelu(ops: Ops[R], x: R, weight: R, /, *, axis: int = 1) -> R:
 
 
 def glu(ops: Ops[R], x: R, /, *, axis: int = -1) -> R:
-    """a·σ(b) for the halves a and b of an axis of even size; the result is half as long.
+    """Return a·σ(b) for the halves a and b of an axis of even size; the result is half as long.
 
     PyTorch: torch.nn.functional.glu. Source: Dauphin et al. 2017.
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def adaptive_avg_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
-    """The mean over windows that divide each of the last axes into `size` parts: ([N,] C, *S) -> ([N,] C, *size).
+    """Return the mean over windows that divide each of the last axes into `size` parts: ([N,] C, *S) -> ([N,] C,
+    *size).
 
     Part j of m covers the entries floor(j·n/m) … ceil((j + 1)·n/m) - 1 of n, so parts may overlap; None keeps an
     axis unchanged. The size of an axis with several parts must be a number.
@@ -45,7 +46,8 @@ def adaptive_avg_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
 
 
 def adaptive_max_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
-    """The maximum over the windows of adaptive_avg_pool; nan if a window has nan. Equal maxima share the gradient.
+    """Return the maximum over the windows of adaptive_avg_pool; nan if a window has nan. Equal maxima share the
+    gradient.
 
     PyTorch: torch.nn.functional.adaptive_max_pool1d … 3d, where the first one gets it.
 
@@ -92,7 +94,7 @@ def _bounds(n: int, parts: int) -> tuple[list[int], list[int], int]:
 
 
 def global_max_pool(ops: Ops[R], x: R, /, *, spatial: int = 2) -> R:
-    """The maximum over the last `spatial` axes: (C, *S) -> (C), (N, C, *S) -> (N, C). ONNX: GlobalMaxPool.
+    """Return the maximum over the last `spatial` axes: (C, *S) -> (C), (N, C, *S) -> (N, C). ONNX: GlobalMaxPool.
 
     Raises:
         DtypeError: x a mask.
@@ -119,7 +121,7 @@ def lp_pool(
     stride: IntOrTuple | None = None,
     padding: IntOrTuple = 0,
 ) -> R:
-    """(Σ |x|^p)^(1/p) over windows, shapes as in avg_pool, for p >= 1. The derivative of a window of zeros is 0.
+    """Return (Σ |x|^p)^(1/p) over windows, shapes as in avg_pool, for p >= 1. The derivative of a window of zeros is 0.
 
     PyTorch: torch.nn.functional.lp_pool1d … 3d, which uses x^p, so odd p may give nan, and its derivative is nan
     for zeros. ONNX: LpPool.
@@ -145,7 +147,7 @@ def lp_pool(
 
 
 def instance_norm(ops: Ops[R], x: R, gamma: R | None, beta: R | None, /, *, eps: float = 1e-5) -> R:
-    """Each channel of each sample of (N, C, *S) normalised over S; gamma and beta (C,).
+    """Normalise each channel of each sample of x (N, C, *S) over S; gamma and beta (C,).
 
     group_norm with a group for each channel. PyTorch: torch.nn.functional.instance_norm. Source: Ulyanov et al. 2016.
 
@@ -170,7 +172,8 @@ def local_response_norm(
     k: float = 1.0,
     before: int | None = None,
 ) -> R:
-    """x / (k + alpha/size · Σ x²)^beta, summed over `size` neighbouring channels of (N, C, *S), fewer at the ends.
+    """Return x / (k + alpha/size · Σ x²)^beta, summed over `size` neighbouring channels of (N, C, *S), fewer at the
+    ends.
 
     `before` of them precede the channel, by default size // 2. PyTorch: torch.nn.functional.local_response_norm.
     ONNX: LRN, with before = (size - 1) // 2, which differs for an even size. Source: Krizhevsky et al. 2012.

@@ -26,7 +26,7 @@ MODES = ("raise", "zero")
 
 
 def take_along_axis(ops: Ops[R], x: R, idx: R, /, *, axis: int, mode: str = "raise") -> R:
-    """out[…, i, …] = x[…, idx[…, i, …], …] along an axis; idx and the result have x's shape except on that axis.
+    """Return out[…, i, …] = x[…, idx[…, i, …], …] along an axis; idx and the result have x's shape except on that axis.
 
     PyTorch: torch.gather, where idx may be smaller on other axes; slice x instead. NumPy:
     np.take_along_axis. ONNX: GatherElements. TensorFlow: tf.gather with batch_dims.
@@ -44,7 +44,7 @@ def take_along_axis(ops: Ops[R], x: R, idx: R, /, *, axis: int, mode: str = "rai
 
 
 def put_along_axis(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, reduce: str = "set", mode: str = "raise") -> R:
-    """x with v at […, idx[…, i, …], …] along an axis; idx and v have x's shape except on that axis.
+    """Return x with v at […, idx[…, i, …], …] along an axis; idx and v have x's shape except on that axis.
 
     With `reduce` "set" the last update of a position in row-major order wins; "add", "mul", "max" and "min" combine all
     updates with x. For the last three the number of updates must be a number. Gradients go to the elements of x and
@@ -66,7 +66,8 @@ def put_along_axis(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, reduce: str
 
 
 def gather_nd(ops: Ops[R], x: R, idx: R, /, *, batch: int = 0, mode: str = "raise") -> R:
-    """x[idx[…, 0], …, idx[…, k - 1]], where the last axis of idx indexes k axes: (*B, *I, k) gives (*B, *I, *rest).
+    """Return x[idx[…, 0], …, idx[…, k - 1]], where the last axis of idx indexes k axes: (*B, *I, k) gives (*B, *I,
+    *rest).
 
     x is (*B, n1, …, nk, *rest), with `batch` common axes B. ONNX: GatherND. TensorFlow: tf.gather_nd.
 
@@ -87,7 +88,7 @@ def gather_nd(ops: Ops[R], x: R, idx: R, /, *, batch: int = 0, mode: str = "rais
 
 
 def scatter_nd(ops: Ops[R], x: R, idx: R, v: R, /, *, reduce: str = "set", mode: str = "raise") -> R:
-    """x (n1, …, nk, *rest) with v (*I, *rest) at the indices idx (*I, k), combined as in put_along_axis.
+    """Return x (n1, …, nk, *rest) with v (*I, *rest) at the indices idx (*I, k), combined as in put_along_axis.
 
     ONNX: ScatterND. TensorFlow: tf.tensor_scatter_nd_update. PyTorch: x[idx[:, 0], …] = v, index_put.
 
@@ -107,7 +108,7 @@ def scatter_nd(ops: Ops[R], x: R, idx: R, v: R, /, *, reduce: str = "set", mode:
 
 
 def index_add(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, mode: str = "raise") -> R:
-    """x with v added at the entries idx (m) of an axis; v has x's shape with m there. PyTorch: torch.index_add.
+    """Return x with v added at the entries idx (m) of an axis; v has x's shape with m there. PyTorch: torch.index_add.
 
     Raises:
         DtypeError: x a mask; index not an integer tensor; dtypes differ.
@@ -124,7 +125,7 @@ def index_add(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, mode: str = "rai
 
 
 def nonzero(ops: Ops[R], mask: R, /, *, size: Dim, fill: int = -1) -> tuple[R, R]:
-    """The indices of True elements of a mask, in row-major order, at most `size`; and their number.
+    """Return the indices of True elements of a mask, in row-major order, at most `size`; and their number.
 
     (size, rank) int64, filled up with rows of `fill` (-1 is out of range everywhere); and an int64 scalar.
     More than `size` are a RangeError at run time. PyTorch: torch.nonzero. NumPy: np.argwhere. JAX:
@@ -145,7 +146,7 @@ def nonzero(ops: Ops[R], mask: R, /, *, size: Dim, fill: int = -1) -> tuple[R, R
 
 
 def masked_select(ops: Ops[R], x: R, mask: R, /, *, size: Dim, fill: float = 0) -> tuple[R, R]:
-    """The elements of x where a mask of its shape is True, in row-major order, and their number.
+    """Return the elements of x where a mask of its shape is True, in row-major order, and their number.
 
     (size), filled up with `fill`, and an int64 scalar; more than `size` are a RangeError at run time. Gradients go to
     the selected elements. PyTorch: torch.masked_select. NumPy: x[mask]. ONNX: Compress.

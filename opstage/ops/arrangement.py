@@ -42,7 +42,7 @@ _LONGEST_LINSPACE = 1 << 24  # numbers, which a program holds as a constant: 128
 
 
 def take(ops: Ops[R], x: R, idx: R, /, *, axis: int = 0, mode: str = "raise") -> R:
-    """Entries of x at integer indices of any shape along an axis, which the axes of idx replace.
+    """Return entries of x at integer indices of any shape along an axis, which the axes of idx replace.
 
     x (*a, n, *b) gives (*a, *idx, *b). A negative index is out of range, as in gather_rows: a RangeError, or zeros with
     mode="zero". PyTorch: torch.index_select. NumPy: np.take. ONNX: Gather.
@@ -62,7 +62,7 @@ def take(ops: Ops[R], x: R, idx: R, /, *, axis: int = 0, mode: str = "raise") ->
 
 
 def flip(ops: Ops[R], x: R, /, *, axis: Axes = None) -> R:
-    """x with the given axes reversed, or all for None. PyTorch: torch.flip. NumPy: np.flip.
+    """Return x with the given axes reversed, or all for None. PyTorch: torch.flip. NumPy: np.flip.
 
     Raises:
         ShapeError: no such axis.
@@ -76,7 +76,7 @@ def flip(ops: Ops[R], x: R, /, *, axis: Axes = None) -> R:
 
 
 def roll(ops: Ops[R], x: R, /, *, shift: int, axis: int) -> R:
-    """Entries shifted cyclically by `shift` positions along an axis.
+    """Shift the entries cyclically by `shift` positions along an axis.
 
     Entry i goes to (i + shift) mod n. PyTorch: torch.roll. NumPy: np.roll, with an axis.
 
@@ -98,7 +98,7 @@ def roll(ops: Ops[R], x: R, /, *, shift: int, axis: int) -> R:
 
 
 def tile(ops: Ops[R], x: R, /, *, repeats: Sequence[Dim]) -> R:
-    """The whole tensor repeated repeats[i] times along axis i, with leading axes added as needed.
+    """Repeat the whole tensor repeats[i] times along axis i, with leading axes added as needed.
 
     Size n becomes repeats · n. PyTorch: torch.tile, Tensor.repeat. NumPy: np.tile. ONNX: Tile.
 
@@ -115,7 +115,7 @@ def tile(ops: Ops[R], x: R, /, *, repeats: Sequence[Dim]) -> R:
 
 
 def repeat_interleave(ops: Ops[R], x: R, /, *, repeats: int | Sequence[int], axis: int | None = None) -> R:
-    """Each entry along an axis repeated in place, `repeats` times or by its own count.
+    """Repeat each entry along an axis in place, `repeats` times or by its own count.
 
     Without an axis x is flattened first. PyTorch: torch.repeat_interleave. NumPy: np.repeat.
 
@@ -144,7 +144,7 @@ def repeat_interleave(ops: Ops[R], x: R, /, *, repeats: int | Sequence[int], axi
 
 
 def moveaxis(ops: Ops[R], x: R, /, *, source: int, target: int) -> R:
-    """One axis moved to another position; the others keep their order. PyTorch: torch.movedim. NumPy: np.moveaxis.
+    """Move one axis to another position; the others keep their order. PyTorch: torch.movedim. NumPy: np.moveaxis.
 
     Raises:
         ShapeError: no such axis.
@@ -158,7 +158,7 @@ def moveaxis(ops: Ops[R], x: R, /, *, source: int, target: int) -> R:
 
 
 def swapaxes(ops: Ops[R], x: R, /, *, first: int, second: int) -> R:
-    """Two axes exchanged. PyTorch: torch.transpose. NumPy: np.swapaxes.
+    """Exchange two axes. PyTorch: torch.transpose. NumPy: np.swapaxes.
 
     Raises:
         ShapeError: no such axis.
@@ -170,7 +170,7 @@ def swapaxes(ops: Ops[R], x: R, /, *, first: int, second: int) -> R:
 
 
 def chunk(ops: Ops[R], x: R, /, *, chunks: int, axis: int = 0) -> tuple[R, ...]:
-    """Slices of ceil(n / chunks) entries along an axis; the last may be shorter, and there may be fewer.
+    """Split an axis into slices of ceil(n / chunks) entries; the last may be shorter, and there may be fewer.
 
     The size of the axis must be a number, since it determines the number of slices. PyTorch: torch.chunk.
 
@@ -187,7 +187,7 @@ def chunk(ops: Ops[R], x: R, /, *, chunks: int, axis: int = 0) -> tuple[R, ...]:
 
 
 def unbind(ops: Ops[R], x: R, /, *, axis: int = 0) -> tuple[R, ...]:
-    """The entries along an axis, without that axis; its size must be a number. PyTorch: torch.unbind.
+    """Return the entries along an axis, without that axis; its size must be a number. PyTorch: torch.unbind.
 
     Raises:
         ShapeError: no such axis.
@@ -214,7 +214,7 @@ def _distance(ops: Ops[R], shape: Any) -> R:
 
 
 def tril(ops: Ops[R], x: R, /, *, k: Dim = 0) -> R:
-    """The lower triangle of the last two axes: x where column - row <= k, else 0. PyTorch: torch.tril.
+    """Return the lower triangle of the last two axes: x where column - row <= k, else 0. PyTorch: torch.tril.
 
     Raises:
         ShapeError: an invalid argument; x of another shape.
@@ -223,7 +223,7 @@ def tril(ops: Ops[R], x: R, /, *, k: Dim = 0) -> R:
 
 
 def triu(ops: Ops[R], x: R, /, *, k: Dim = 0) -> R:
-    """The upper triangle of the last two axes: x where column - row >= k, else 0. PyTorch: torch.triu.
+    """Return the upper triangle of the last two axes: x where column - row >= k, else 0. PyTorch: torch.triu.
 
     Raises:
         ShapeError: an invalid argument; x of another shape.
@@ -239,7 +239,7 @@ def _triangle(ops: Ops[R], op: str, x: R, k: Dim, *, lower: bool) -> R:
 
 
 def eye(ops: Ops[R], rows: Dim, columns: Dim | None = None, /, *, k: int = 0, dtype: Any = None) -> R:
-    """1 where column - row = k, else 0, in the program's dtype unless one is given; square by default.
+    """Return 1 where column - row = k, else 0, in the program's dtype unless one is given; square by default.
 
     PyTorch: torch.eye. NumPy: np.eye. ONNX: EyeLike.
 
@@ -253,7 +253,7 @@ def eye(ops: Ops[R], rows: Dim, columns: Dim | None = None, /, *, k: int = 0, dt
 
 
 def diagonal(ops: Ops[R], x: R, /, *, k: int = 0, first: int = 0, second: int = 1) -> R:
-    """The elements with second index - first index = k, along a new last axis that replaces both.
+    """Return the elements with second index - first index = k, along a new last axis that replaces both.
 
     PyTorch: torch.diagonal. NumPy: np.diagonal.
 
@@ -278,7 +278,7 @@ def diagonal(ops: Ops[R], x: R, /, *, k: int = 0, first: int = 0, second: int = 
 
 
 def diag(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
-    """A square matrix with a vector on its k-th diagonal, or the k-th diagonal of a matrix. PyTorch: torch.diag.
+    """Return a square matrix with a vector on its k-th diagonal, or the k-th diagonal of a matrix. PyTorch: torch.diag.
 
     Raises:
         ShapeError: an invalid argument; operands that do not fit each other.
@@ -296,7 +296,7 @@ def diag(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
 
 
 def trace(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
-    """The sum of the k-th diagonal of a matrix, or of each matrix of a stack. PyTorch: torch.trace.
+    """Return the sum of the k-th diagonal of a matrix, or of each matrix of a stack. PyTorch: torch.trace.
 
     Raises:
         DtypeError: x a mask.
@@ -307,7 +307,7 @@ def trace(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
 
 
 def masked_fill(ops: Ops[R], x: R, mask: R, /, *, value: float) -> R:
-    """`value` where the mask is True, with gradient 0, else x; the mask broadcasts. PyTorch: masked_fill.
+    """Return `value` where the mask is True, with gradient 0, else x; the mask broadcasts. PyTorch: masked_fill.
 
     Raises:
         DtypeError: mask not a mask.
@@ -321,7 +321,7 @@ def masked_fill(ops: Ops[R], x: R, mask: R, /, *, value: float) -> R:
 
 
 def meshgrid(ops: Ops[R], /, *xs: R, indexing: str = "ij") -> tuple[R, ...]:
-    """Vectors broadcast along separate axes of one grid; with "xy" the first two axes are exchanged.
+    """Broadcast vectors along separate axes of one grid; with "xy" the first two axes are exchanged.
 
     PyTorch: torch.meshgrid. NumPy: np.meshgrid, whose default is "xy".
 
@@ -347,7 +347,7 @@ def meshgrid(ops: Ops[R], /, *xs: R, indexing: str = "ij") -> tuple[R, ...]:
 
 
 def arange(ops: Ops[R], start: Any, stop: Any = None, /, *, step: int = 1, dtype: Any = "int64") -> R:
-    """start, start + step, … before stop; a single argument is stop. Integers or sizes; step is a nonzero int.
+    """Return start, start + step, … before stop; a single argument is stop. Integers or sizes; step is a nonzero int.
 
     ceil((stop - start) / step) entries, or none if that is negative. PyTorch: torch.arange. NumPy: np.arange.
 
@@ -378,7 +378,7 @@ def arange(ops: Ops[R], start: Any, stop: Any = None, /, *, step: int = 1, dtype
 
 
 def linspace(ops: Ops[R], start: float, stop: float, /, *, num: int, dtype: Any = None) -> R:
-    """num evenly spaced numbers from start to stop inclusive, each rounded once.
+    """Return num evenly spaced numbers from start to stop inclusive, each rounded once.
 
     Entry i is start + i·(stop - start)/(num - 1); num = 1 gives start. PyTorch: torch.linspace. NumPy: np.linspace.
 
@@ -407,7 +407,7 @@ MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
 def pad(ops: Ops[R], x: R, /, *, padding: Sequence[tuple[Dim, Dim]], mode: str = "constant", value: float = 0.0) -> R:
-    """x padded before and after the entries of each axis; negative amounts remove entries.
+    """Pad x before and after the entries of each axis; negative amounts remove entries.
 
     With two cells on each side, 1 2 3 becomes 3 2 | 1 2 3 | 2 1 for "reflect", 2 1 | 1 2 3 | 3 2 for
     "symmetric", 1 1 | … | 3 3 for "edge", 2 3 | … | 1 2 for "wrap", and `value` for "constant". There can be at

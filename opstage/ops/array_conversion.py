@@ -37,8 +37,9 @@ def as_numpy(value: Any) -> Array:
     Python objects that are all numbers, or all arrays of one shape, becomes an array of numbers.
 
     Raises:
-        UsageError: entries that are masked or missing; sparse matrices, generators and other values that are no array;
-            a tensor that requires a gradient, which would be lost; a table with a column of anything but numbers.
+        UsageError: entries that are masked or missing; sparse matrices, generators and other values that are not
+            arrays; a tensor that requires a gradient, which would be lost; a table with a column of anything but
+            numbers.
         NotAnArrayError: ragged lists.
     """
     if type(value) is np.ndarray and value.dtype.isnative and value.dtype.kind in "fiub":
@@ -51,7 +52,7 @@ def as_numpy(value: Any) -> Array:
 
 
 def is_table(value: Any) -> bool:
-    """Whether a value has named columns: a data frame, an Arrow table or a structured array."""
+    """Return whether a value has named columns: a data frame, an Arrow table or a structured array."""
     if isinstance(value, np.ndarray):
         return value.dtype.names is not None
     kind = type(value)

@@ -423,7 +423,7 @@ class AttentionOps(Calls[R]):
     def scaled_dot_product_attention_grad(
         self, q: R, k: R, v: R, mask: R | None, peak: R, total: R, g: R, /, *, causal: bool = False
     ) -> tuple[R, R, R]:
-        """Cotangents of q, k, v, from each query's maximal score and sum of exponentials.
+        """Return the cotangents of q, k, v, from each query's maximal score and sum of exponentials.
 
         peak and total (..., n, 1). With the weights p = exp(q·kᵀ/√d - peak)/total, 0 where a query may not attend, and
         s = p·(g·vᵀ - Σ p·(g·vᵀ)): s·k/√d, sᵀ·q/√d, pᵀ·g.
@@ -437,7 +437,8 @@ class AttentionOps(Calls[R]):
     def multi_head_attention(
         self, wq: R, wk: R, wv: R, wo: R, x: R, mask: R | None = None, /, *, num_heads: int, causal: bool = False
     ) -> R:
-        """Self-attention of (…, n, d), projections (d, H·h), output (H·h, d). PyTorch: torch.nn.MultiheadAttention.
+        """Return the self-attention of x (…, n, d), projections (d, H·h), output (H·h, d). PyTorch:
+        torch.nn.MultiheadAttention.
 
         x (n, d) or (B, n, d). Head i of H uses columns i·h … (i+1)·h of x·wq, x·wk and x·wv, with scale 1/√h;
         the concatenated heads are multiplied by wo. PyTorch has biases and transposed weights. mask (n, n) or (B, n,
@@ -461,7 +462,8 @@ class AttentionOps(Calls[R]):
         causal: bool = False,
         scale: Number | None = None,
     ) -> R:
-        """softmax(q·kᵀ/√d + bias)·v; mask True = attend. PyTorch: torch.nn.functional.scaled_dot_product_attention.
+        """Return softmax(q·kᵀ/√d + bias)·v; mask True = attend. PyTorch:
+        torch.nn.functional.scaled_dot_product_attention.
 
         q (..., n, d), k (..., m, d), v (..., m, e), m >= 1. A boolean mask broadcasts to (..., n, m) and is True
         where a query may attend; with `causal` query i attends to keys j <= i. A float bias broadcasts like it; -inf
@@ -486,7 +488,7 @@ class AttentionOps(Calls[R]):
     def biased_attention_grad(
         self, q: R, k: R, v: R, bias: R, mask: R | None, peak: R, total: R, g: R, /, *, causal: bool = False
     ) -> tuple[R, R, R, R]:
-        """The same with a bias, whose cotangent comes last: s, summed over its broadcast axes.
+        """Return the cotangents with a bias, whose cotangent comes last: s, summed over its broadcast axes.
 
         Raises:
             DtypeError: the bias a mask; q not a float tensor; dtypes differ.

@@ -36,7 +36,7 @@ class Equation(NamedTuple):
 
     @property
     def effects(self) -> frozenset[Effect]:
-        """The effects of the primitive and of bodies in its static parameters."""
+        """Return the effects of the primitive and of bodies in its static parameters."""
         found = self.primitive.effects
         for value in self.static.values():
             if type(value) is Body:
@@ -156,7 +156,7 @@ class Body:
 
     @property
     def effects(self) -> frozenset[Effect]:
-        """The effects of its ops."""
+        """Return the effects of its ops."""
         if self._effects is None:
             self._effects = frozenset().union(*[equation.effects for equation in self.equations])
         return self._effects

@@ -95,8 +95,8 @@ def _gathered_shape(x: TensorType, *, axis: str, size: Dim, dim: int, replicated
 
 
 def _gathered_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, replicated: bool, **static: Any) -> Some[R]:
-    """If all ranks use the result alike, each takes its part of the common cotangent; otherwise cotangents are
-    summed."""
+    """Return the rank's part of the common cotangent if all ranks use the result alike, else of the sum of
+    cotangents."""
     return (ops.bind(SHARD if replicated else REDUCE_SCATTER, (cotangents[0],), static)[0],)
 
 
@@ -180,7 +180,7 @@ class CollectiveOps(Calls[R]):
         return x if size == 1 else self._call(primitive, (x,), {"axis": axis, "size": size, **static})
 
     def vary(self, x: R, /, *, axis: str) -> R:
-        """x, marked as varying over the axis; its gradient is summed over the ranks.
+        """Mark x as varying over the axis; its gradient is summed over the ranks.
 
         Rarely called explicitly: an op with a varying operand varies its other operands first. JAX:
         jax.lax.pvary.
@@ -191,7 +191,7 @@ class CollectiveOps(Calls[R]):
         return self._over(VARY, x, axis)
 
     def all_reduce(self, x: R, /, *, axis: str) -> R:
-        """Σ of the ranks' x over the axis, with the same bits on all ranks. PyTorch: torch.distributed.all_reduce.
+        """Sum the ranks' x over the axis, with the same bits on all ranks. PyTorch: torch.distributed.all_reduce.
 
         For floats and integers. JAX: jax.lax.psum. MPI: MPI_Allreduce.
 
@@ -202,7 +202,7 @@ class CollectiveOps(Calls[R]):
         return self._over(ALL_REDUCE, x, axis)
 
     def all_max(self, x: R, /, *, axis: str) -> R:
-        """The elementwise maximum of the ranks' x; nan if any is; not differentiable.
+        """Return the elementwise maximum of the ranks' x; nan if any is; not differentiable.
 
         JAX: jax.lax.pmax.
 
@@ -213,35 +213,35 @@ class CollectiveOps(Calls[R]):
         return self._over(ALL_MAX, x, axis)
 
     def all_gather(self, x: R, /, *, axis: str, dim: int = 0, replicated: bool = False) -> R:
-        """The ranks' parts joined along `dim`, on every rank. PyTorch: torch.distributed.all_gather.
+        """Return the ranks' parts joined along `dim`, on every rank. PyTorch: torch.distributed.all_gather.
 
         Ranks may use the result differently, so gradients are summed and scattered; with `replicated` all ranks use the
         result alike, and each takes its part of the common gradient. JAX: jax.lax.all_gather.
 
         Raises:
             MeshError: x that all ranks have alike.
-            ShapeError: dim that is no axis of x.
+            ShapeError: dim that is not an axis of x.
         """
         return self._over(ALL_GATHER, x, axis, dim=dim, replicated=as_flag("all_gather", "replicated", replicated))
 
     def reduce_scatter(self, x: R, /, *, axis: str, dim: int = 0) -> R:
-        """The rank's part, along `dim`, of the sum of the ranks' x. PyTorch: torch.distributed.reduce_scatter.
+        """Return the rank's part, along `dim`, of the sum of the ranks' x. PyTorch: torch.distributed.reduce_scatter.
 
         JAX: jax.lax.psum_scatter.
 
         Raises:
             DtypeError: x a mask.
             MeshError: x that all ranks have alike.
-            ShapeError: dim that is no axis of x, or that the ranks cannot share equally.
+            ShapeError: dim that is not an axis of x, or that the ranks cannot share equally.
         """
         return self._over(REDUCE_SCATTER, x, axis, dim=dim)
 
     def shard(self, x: R, /, *, axis: str, dim: int = 0) -> R:
-        """The rank's part, along `dim`, of an x that is the same on all ranks; nothing is sent.
+        """Return the rank's part, along `dim`, of an x that is the same on all ranks; nothing is sent.
 
         Raises:
             MeshError: x that varies over the axis.
-            ShapeError: dim that is no axis of x, or that the ranks cannot share equally.
+            ShapeError: dim that is not an axis of x, or that the ranks cannot share equally.
         """
         return self._over(SHARD, x, axis, dim=dim)
 
@@ -252,12 +252,12 @@ class CollectiveOps(Calls[R]):
 
         Raises:
             MeshError: x that all ranks have alike.
-            ShapeError: split or join that is no axis of x, or a split that the ranks cannot share equally.
+            ShapeError: split or join that is not an axis of x, or a split that the ranks cannot share equally.
         """
         return self._over(ALL_TO_ALL, x, axis, split=split, join=join)
 
     def shift(self, x: R, /, *, axis: str, by: int = 1) -> R:
-        """The x of the rank `by` positions before, around the ring.
+        """Return the x of the rank `by` positions before, around the ring.
 
         JAX: jax.lax.ppermute. MPI: MPI_Sendrecv.
 
@@ -267,7 +267,7 @@ class CollectiveOps(Calls[R]):
         return self._over(SHIFT, x, axis, by=by)
 
     def axis_index(self, *, axis: str) -> R:
-        """The rank's coordinate along the axis, an int64 scalar. PyTorch: torch.distributed.get_rank.
+        """Return the rank's coordinate along the axis, an int64 scalar. PyTorch: torch.distributed.get_rank.
 
         JAX: jax.lax.axis_index.
         """
@@ -281,7 +281,7 @@ class CollectiveOps(Calls[R]):
 
 
 def all_mean(ops: Ops[R], x: R, /, *, axis: str) -> R:
-    """The mean of the ranks' x over a mesh axis, the same on all ranks; x itself if the mesh has no such axis.
+    """Return the mean of the ranks' x over a mesh axis, the same on all ranks; x itself if the mesh has no such axis.
 
     JAX: jax.lax.pmean.
     """
@@ -290,7 +290,7 @@ def all_mean(ops: Ops[R], x: R, /, *, axis: str) -> R:
 
 
 def batch_mean(ops: Ops[R], total: R, count: R, /, *, axis: str) -> R:
-    """Σ total / Σ count over the ranks: the mean of all counted rows, however they are distributed.
+    """Return Σ total / Σ count over the ranks: the mean of all counted rows, however they are distributed.
 
     The mean of the ranks' means differs if ranks have different counts. total and
     count have the same shape and dtype. 0/0 is nan.
@@ -303,7 +303,7 @@ def batch_mean(ops: Ops[R], total: R, count: R, /, *, axis: str) -> R:
 
 
 def broadcast(ops: Ops[R], x: R, /, *, axis: str, root: int = 0) -> R:
-    """The x of rank `root` of an axis, on all ranks. MPI: MPI_Bcast.
+    """Return the x of rank `root` of an axis, on all ranks. MPI: MPI_Bcast.
 
     A sum with zeros from the other ranks, so that only the root gets a gradient.
     """

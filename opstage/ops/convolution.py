@@ -365,7 +365,8 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        """Cross-correlation, kernel (outC, inC/groups, *k), x ([N,] inC, *S). PyTorch: torch.nn.functional.conv1d … 3d.
+        """Return the cross-correlation of x ([N,] inC, *S) with kernel (outC, inC/groups, *k). PyTorch:
+        torch.nn.functional.conv1d … 3d.
 
         y[n, o, i] = bias[o] + Σ_c Σ_j kernel[o, c, j] · x[n, c, i·stride + j·dilation - padding], with zero padding;
         bias (outC), y ([N,] outC, *O), O = floor((S + 2·padding - dilation·(k - 1) - 1) / stride) + 1; any number of
@@ -393,7 +394,8 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        """The adjoint of conv in x, kernel (inC, outC/groups, *k). PyTorch: torch.nn.functional.conv_transpose1d … 3d.
+        """Return the adjoint of conv in x, kernel (inC, outC/groups, *k). PyTorch: torch.nn.functional.conv_transpose1d
+        … 3d.
 
         y[n, o, i·stride + j·dilation - padding] += kernel[c, o, j] · x[n, c, i], added to the bias (outC); x ([N,] inC,
         *S), y ([N,] outC, *O), O = (S - 1)·stride - 2·padding + dilation·(k - 1) + output_padding + 1. An
@@ -422,7 +424,8 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        """The cotangent of conv's kernel, whose spatial sizes are `kernel`. PyTorch: torch.nn.grad.conv1d_weight … 3d.
+        """Return the cotangent of conv's kernel, whose spatial sizes are `kernel`. PyTorch: torch.nn.grad.conv1d_weight
+        … 3d.
 
         From x ([N,] inC, *S) and the cotangent g of conv's result: out[o, c, j] = Σ_n Σ_i g[n, o, i] · x[n, c, i·stride
         + j·dilation - padding], (outC, inC/groups, *kernel).
@@ -453,7 +456,7 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        """conv for images.
+        """Compute `conv` for images: x ([N,] inC, H, W).
 
         Raises:
             DtypeError: kernel not a float tensor; dtypes differ.
@@ -476,7 +479,7 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        """conv_transpose for images.
+        """Compute `conv_transpose` for images: x ([N,] inC, H, W).
 
         Raises:
             DtypeError: kernel not a float tensor; dtypes differ.

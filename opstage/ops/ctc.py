@@ -28,7 +28,7 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> R:
-    """-log of the summed probabilities of all alignments of a sequence's labels with its steps.
+    """Return -log of the summed probabilities of all alignments of a sequence's labels with its steps.
 
     log_probs        (T, B, C), log-probabilities over C classes, such as from `log_softmax`
     targets          (B, S) labels; those beyond a sequence's length are ignored

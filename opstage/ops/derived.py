@@ -148,9 +148,9 @@ __dir__ = __all__.copy
 
 
 def dropout(ops: Ops[R], x: R, p: float | Fraction, train: bool, *, seed: int | None = None) -> R:
-    """In training x · mask/(1 - p), where each element is dropped with probability p; otherwise x itself.
+    """Return x · mask/(1 - p) in training, where each element is dropped with probability p; otherwise x itself.
 
-    Each call draws separately, and anew in every step; p = 1 drops everything. PyTorch: torch.nn.functional.dropout.
+    Each call draws separately, and again in every step; p = 1 drops everything. PyTorch: torch.nn.functional.dropout.
     Source: Srivastava et al. 2014. Raises ShapeError for p outside [0, 1].
 
     Raises:
@@ -169,7 +169,8 @@ def dropout(ops: Ops[R], x: R, p: float | Fraction, train: bool, *, seed: int | 
 
 
 def one_hot(ops: Ops[R], labels: R, /, *, classes: Dim, dtype: str | DType | None = None) -> R:
-    """1 at each label's class, else 0, for labels of any shape: (*labels, classes), in the program's dtype by default.
+    """Return 1 at each label's class, else 0, for labels of any shape: (*labels, classes), in the program's dtype by
+    default.
 
     A label outside [0, classes) gives zeros. PyTorch: torch.nn.functional.one_hot.
 
@@ -186,7 +187,7 @@ def one_hot(ops: Ops[R], labels: R, /, *, classes: Dim, dtype: str | DType | Non
 
 
 def embedding(ops: Ops[R], table: R, idx: R, /, *, mode: str = "raise") -> R:
-    """Rows of `table` (n, d) at integer indices of any shape: (*idx, d). PyTorch: torch.nn.functional.embedding.
+    """Return rows of `table` (n, d) at integer indices of any shape: (*idx, d). PyTorch: torch.nn.functional.embedding.
 
     Raises:
         DtypeError: idx not an integer tensor.
@@ -197,7 +198,7 @@ def embedding(ops: Ops[R], table: R, idx: R, /, *, mode: str = "raise") -> R:
 
 
 def logsumexp(ops: Ops[R], x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-    """log Σ e^x over axes, without overflow; -inf where all elements are. PyTorch: torch.logsumexp.
+    """Return log Σ e^x over axes, without overflow; -inf where all elements are. PyTorch: torch.logsumexp.
 
     Raises:
         DtypeError: x a mask; a number that the dtype does not hold.
@@ -213,7 +214,7 @@ def logsumexp(ops: Ops[R], x: R, /, *, axis: Axes = None, keepdims: bool = False
 
 
 def global_avg_pool(ops: Ops[R], x: R, /, *, spatial: int = 2) -> R:
-    """The mean over the last `spatial` axes: (C, *S) -> (C), (N, C, *S) -> (N, C).
+    """Return the mean over the last `spatial` axes: (C, *S) -> (C), (N, C, *S) -> (N, C).
 
     PyTorch: torch.nn.functional.adaptive_avg_pool2d(x, 1), flattened. Raises ShapeError for any other rank of x.
 
@@ -233,8 +234,8 @@ def global_avg_pool(ops: Ops[R], x: R, /, *, spatial: int = 2) -> R:
 
 
 def correct_count(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -100) -> R:
-    """The number of positions whose largest logit is at their label, as a scalar of logits' dtype, without ignored
-    positions.
+    """Return the number of positions whose largest logit is at their label, as a scalar of logits' dtype, without
+    ignored positions.
 
     Logits are (C), (N, C) or (N, C, *D), and labels the same without C, as in cross_entropy. Not differentiable.
 
@@ -248,7 +249,7 @@ def correct_count(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -
 
 
 def accuracy(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -100) -> R:
-    """`correct_count` divided by the number of positions that are not ignored; nan if all are ignored.
+    """Return `correct_count` divided by the number of positions that are not ignored; nan if all are ignored.
 
     Raises:
         DtypeError: x not a float tensor; x a mask; a number that the dtype does not hold.
@@ -259,6 +260,6 @@ def accuracy(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -100) 
 
 
 def counted(ops: Ops[R], labels: R, ignore_index: int = -100) -> R:
-    """Where labels count: all but those that are `ignore_index`. A mask."""
+    """Return the mask of the labels that count: all but those that are `ignore_index`."""
     ignored = ops.equal(labels, full_like(ops, labels, ignore_index))
     return ops.logical_not(ignored)

@@ -130,11 +130,11 @@ class DispatchInterface(ABC, Generic[R]):
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh whose rank runs the program; by default a mesh of one rank."""
+        """Return the mesh whose rank runs the program; by default a mesh of one rank."""
         return ALONE
 
     def vary_like(self, x: R, like: R, /) -> R:
-        """x, varying over the mesh axes over which `like` varies; x itself without a mesh."""
+        """Return x, varying over the mesh axes over which `like` varies; x itself without a mesh."""
         return self.bind(VARY_LIKE, (x, like), {})[0] if self.mesh.axes else x
 
     @abstractmethod
@@ -143,27 +143,28 @@ class DispatchInterface(ABC, Generic[R]):
 
     @abstractmethod
     def const(self, value: npt.ArrayLike | Fraction, /, *, dtype: str | DType | None = None) -> R:
-        """A constant from a Python number or NumPy array; floats get the program's dtype by default.
+        """Return a constant from a Python number or NumPy array; floats get the program's dtype by default.
 
         Raises:
             DtypeError: a number that the dtype does not hold.
-            UsageError: no such dtype; what is no array of numbers, or has masked entries.
+            UsageError: no such dtype; a value that is not an array of numbers, or has masked entries.
         """
 
     @abstractmethod
     def step(self) -> R:
-        """The training step, an integer scalar that is a hidden input of the program."""
+        """Return the training step, an integer scalar that is a hidden input of the program."""
 
     @abstractmethod
     def iterations(self) -> tuple[R, ...]:
-        """The iteration numbers of the enclosing scans, outermost first: integer scalars that draws depend on."""
+        """Return the iteration numbers of the enclosing scans, outermost first: integer scalars that draws depend
+        on."""
 
     @abstractmethod
     def region(self, name: str, f: Callable[..., Any], /, *args: Any) -> Any:
-        """`f(ops, *args)` as a named part of the program.
+        """Run `f(ops, *args)` as a named part of the program; return its result.
 
         Raises:
-            ProgramError: a name that is no text; f that is no function.
+            ProgramError: a name that is not a string; f that is not a function.
         """
 
     @abstractmethod
@@ -187,7 +188,7 @@ class DispatchInterface(ABC, Generic[R]):
 
         The y's are a pytree of refs (or None), stacked along a new leading axis. Reverse mode keeps xs, the carry of
         every iteration and, if the body has a product, the values that its derivatives read; other bodies are
-        recomputed. Random ops draw anew in each iteration, by its position along xs. Without iterations the
+        recomputed. Random ops draw again in each iteration, by its position along xs. Without iterations the
         carry is returned unchanged. As jax.lax.scan.
 
         Raises:
@@ -197,7 +198,7 @@ class DispatchInterface(ABC, Generic[R]):
 
     @abstractmethod
     def cond(self, pred: R, true_fn: Callable[..., Any], false_fn: Callable[..., Any], /, *operands: Any) -> Any:
-        """`true_fn(ops, *operands)` if pred is True, else `false_fn(ops, *operands)`, as one op.
+        """Return `true_fn(ops, *operands)` if pred is True, else `false_fn(ops, *operands)`, as one op.
 
         pred       a boolean scalar
         true_fn    both are traced once, with their own ops, which they must use; outer refs
@@ -210,7 +211,7 @@ class DispatchInterface(ABC, Generic[R]):
 
         Raises:
             DtypeError: pred not a mask.
-            ShapeError: pred that is no scalar; branches whose results differ in structure or type.
+            ShapeError: pred that is not a scalar; branches whose results differ in structure or type.
         """
 
     @abstractmethod
@@ -222,7 +223,7 @@ class DispatchInterface(ABC, Generic[R]):
         Raises:
             ProgramError: no branches.
             RangeError: an index without a branch, when it runs.
-            ShapeError: index that is no integer scalar; branches whose results differ in structure or type.
+            ShapeError: index that is not an integer scalar; branches whose results differ in structure or type.
         """
 
     @abstractmethod
@@ -239,12 +240,12 @@ class DispatchInterface(ABC, Generic[R]):
 
         Forward mode carries tangents along. Reverse mode needs `max_iterations`, and recomputes the loop as a scan
         of that length whose iterations do nothing after the last one; it keeps a carry for each. Random ops draw
-        anew in each iteration. The cost is that of `max_iterations` iterations, or of one if no bound is
+        again in each iteration. The cost is that of `max_iterations` iterations, or of one if no bound is
         declared. As jax.lax.while_loop.
 
         Raises:
             RangeError: a condition that still holds after max_iterations, when it runs.
-            ShapeError: a condition that is no boolean scalar; a carry that changes its structure or type.
+            ShapeError: a condition that is not a boolean scalar; a carry that changes its structure or type.
             UnsupportedError: reverse mode without max_iterations.
         """
 

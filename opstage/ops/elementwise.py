@@ -254,7 +254,7 @@ class ElementwiseOps(Calls[R]):
 
     @ADD.method
     def add(self, x: R | Number, y: R | Number, /) -> R:
-        """x + y, of one shape and dtype. PyTorch: torch.add.
+        """Return x + y, of one shape and dtype. PyTorch: torch.add.
 
         Raises:
             DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
@@ -263,7 +263,7 @@ class ElementwiseOps(Calls[R]):
 
     @SUB.method
     def sub(self, x: R | Number, y: R | Number, /) -> R:
-        """x - y, of one shape and dtype. PyTorch: torch.sub.
+        """Return x - y, of one shape and dtype. PyTorch: torch.sub.
 
         Raises:
             DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
@@ -272,7 +272,7 @@ class ElementwiseOps(Calls[R]):
 
     @MUL.method
     def mul(self, x: R | Number, y: R | Number, /) -> R:
-        """x · y, of one shape and dtype. PyTorch: torch.mul.
+        """Return x · y, of one shape and dtype. PyTorch: torch.mul.
 
         Raises:
             DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
@@ -281,7 +281,7 @@ class ElementwiseOps(Calls[R]):
 
     @DIV.method
     def div(self, x: R | Number, y: R | Number, /) -> R:
-        """x / y, of one shape and float dtype; IEEE at y = 0. PyTorch: torch.div.
+        """Return x / y, of one shape and float dtype; IEEE at y = 0. PyTorch: torch.div.
 
         Raises:
             DtypeError: x not a float tensor; dtypes differ; a number that the dtype does not hold.
@@ -290,7 +290,7 @@ class ElementwiseOps(Calls[R]):
 
     @MAXIMUM.method
     def maximum(self, x: R | Number, y: R | Number, /) -> R:
-        """The larger of x and y, nan if either is; a tie splits the gradient 0.5/0.5. PyTorch: torch.maximum.
+        """Return the larger of x and y, nan if either is; a tie splits the gradient 0.5/0.5. PyTorch: torch.maximum.
 
         Raises:
             DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
@@ -299,7 +299,7 @@ class ElementwiseOps(Calls[R]):
 
     @MINIMUM.method
     def minimum(self, x: R | Number, y: R | Number, /) -> R:
-        """The smaller of x and y, nan if either is; a tie splits the gradient 0.5/0.5. PyTorch: torch.minimum.
+        """Return the smaller of x and y, nan if either is; a tie splits the gradient 0.5/0.5. PyTorch: torch.minimum.
 
         Raises:
             DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
@@ -308,7 +308,7 @@ class ElementwiseOps(Calls[R]):
 
     @NEG.method
     def neg(self, x: R, /) -> R:
-        """-x. PyTorch: torch.neg.
+        """Return -x. PyTorch: torch.neg.
 
         Raises:
             DtypeError: x a mask.
@@ -316,7 +316,7 @@ class ElementwiseOps(Calls[R]):
 
     @ABS.method
     def abs(self, x: R, /) -> R:
-        """|x|; its derivative at 0 is 0. PyTorch: torch.abs.
+        """Return |x|; its derivative at 0 is 0. PyTorch: torch.abs.
 
         Raises:
             DtypeError: x a mask.
@@ -324,7 +324,7 @@ class ElementwiseOps(Calls[R]):
 
     @SQRT.method
     def sqrt(self, x: R, /) -> R:
-        """√x; nan below 0, derivative +inf at 0. PyTorch: torch.sqrt.
+        """Return √x; nan below 0, derivative +inf at 0. PyTorch: torch.sqrt.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -332,7 +332,7 @@ class ElementwiseOps(Calls[R]):
 
     @EXP.method
     def exp(self, x: R, /) -> R:
-        """e^x. PyTorch: torch.exp.
+        """Return e^x. PyTorch: torch.exp.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -340,7 +340,7 @@ class ElementwiseOps(Calls[R]):
 
     @LOG.method
     def log(self, x: R, /) -> R:
-        """Natural logarithm; -inf at 0, nan below. PyTorch: torch.log.
+        """Return the natural logarithm; -inf at 0, nan below. PyTorch: torch.log.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -348,14 +348,14 @@ class ElementwiseOps(Calls[R]):
 
     @INV.method
     def inv(self, x: R, /) -> R:
-        """1/x. PyTorch: torch.reciprocal.
+        """Return 1/x. PyTorch: torch.reciprocal.
 
         Raises:
             DtypeError: x not a float tensor.
         """
 
     def reciprocal(self, x: R, /) -> R:
-        """1/x, as inv. PyTorch: torch.reciprocal.
+        """Return 1/x, as inv. PyTorch: torch.reciprocal.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -363,7 +363,7 @@ class ElementwiseOps(Calls[R]):
         return self.inv(x)
 
     def square(self, x: R, /) -> R:
-        """x · x. PyTorch: torch.square.
+        """Return x · x. PyTorch: torch.square.
 
         Raises:
             DtypeError: x a mask.
@@ -371,7 +371,7 @@ class ElementwiseOps(Calls[R]):
         return self.mul(x, x)
 
     def rsqrt(self, x: R, /) -> R:
-        """1/√x; inf at 0, nan below. PyTorch: torch.rsqrt.
+        """Return 1/√x; inf at 0, nan below. PyTorch: torch.rsqrt.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -380,7 +380,7 @@ class ElementwiseOps(Calls[R]):
 
     @SIN.method
     def sin(self, x: R, /) -> R:
-        """Sine, of radians. PyTorch: torch.sin.
+        """Return the sine of x, in radians. PyTorch: torch.sin.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -388,7 +388,7 @@ class ElementwiseOps(Calls[R]):
 
     @COS.method
     def cos(self, x: R, /) -> R:
-        """Cosine, of radians. PyTorch: torch.cos.
+        """Return the cosine of x, in radians. PyTorch: torch.cos.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -396,7 +396,7 @@ class ElementwiseOps(Calls[R]):
 
     @TANH.method
     def tanh(self, x: R, /) -> R:
-        """Hyperbolic tangent. PyTorch: torch.tanh.
+        """Return the hyperbolic tangent. PyTorch: torch.tanh.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -404,7 +404,7 @@ class ElementwiseOps(Calls[R]):
 
     @SIGMOID.method
     def sigmoid(self, x: R, /) -> R:
-        """1/(1 + e^-x), without overflow. PyTorch: torch.sigmoid.
+        """Return 1/(1 + e^-x), without overflow. PyTorch: torch.sigmoid.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -412,7 +412,7 @@ class ElementwiseOps(Calls[R]):
 
     @SOFTPLUS.method
     def softplus(self, x: R, /) -> R:
-        """log(1 + e^x), without overflow. PyTorch: torch.nn.functional.softplus.
+        """Return log(1 + e^x), without overflow. PyTorch: torch.nn.functional.softplus.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -420,7 +420,7 @@ class ElementwiseOps(Calls[R]):
 
     @ERF.method
     def erf(self, x: R, /) -> R:
-        """Error function, 2/√π ∫₀ˣ e^(-t²) dt. PyTorch: torch.erf.
+        """Return the error function, 2/√π ∫₀ˣ e^(-t²) dt. PyTorch: torch.erf.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -428,7 +428,7 @@ class ElementwiseOps(Calls[R]):
 
     @SCALE.method
     def scale(self, x: R, /, *, c: Number) -> R:
-        """c · x for a static number c, rounded once to x's dtype. PyTorch: x * c.
+        """Return c · x for a static number c, rounded once to x's dtype. PyTorch: x * c.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -437,7 +437,7 @@ class ElementwiseOps(Calls[R]):
 
     @POW.method
     def pow(self, x: R, /, *, exponent: Number) -> R:
-        """x^exponent for a static exponent. PyTorch: torch.pow.
+        """Return x^exponent for a static exponent. PyTorch: torch.pow.
 
         IEEE results; for ±½ those of √x and 1/√x. Its derivative, exponent · x^(exponent - 1), is 0 for exponent 0.
 
@@ -448,7 +448,7 @@ class ElementwiseOps(Calls[R]):
 
     @POWER.method
     def power(self, x: R | Number, y: R | Number, /) -> R:
-        """x^y of two tensors of one shape and float dtype. PyTorch: torch.pow.
+        """Return x^y of two tensors of one shape and float dtype. PyTorch: torch.pow.
 
         nan where x < 0 and y is not an integer. Its derivative by y is 0 where x = 0 and y >= 0.
 
@@ -459,7 +459,7 @@ class ElementwiseOps(Calls[R]):
 
     @CLAMP.method
     def clamp(self, x: R, /, *, lo: Number, hi: Number) -> R:
-        """x limited to [lo, hi]; gradient 1 inside and at the bounds, 0 outside. PyTorch: torch.clamp.
+        """Return x limited to [lo, hi]; gradient 1 inside and at the bounds, 0 outside. PyTorch: torch.clamp.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -468,7 +468,7 @@ class ElementwiseOps(Calls[R]):
 
     @SAFE_LOG.method
     def safe_log(self, x: R, /, *, eps: Number) -> R:
-        """log(max(x, eps)); gradient 1/x where x >= eps, else 0. PyTorch: torch.log(torch.clamp(x, min=eps)).
+        """Return log(max(x, eps)); gradient 1/x where x >= eps, else 0. PyTorch: torch.log(torch.clamp(x, min=eps)).
 
         Raises:
             DtypeError: x not a float tensor.

@@ -37,7 +37,7 @@ class UsageError(OpstageError, ValueError):
 
 
 def is_installed(package: str) -> bool:
-    """Whether `package` can be imported, found out without importing it."""
+    """Return whether `package` can be imported, found out without importing it."""
     return find_spec(package) is not None
 
 
@@ -115,7 +115,7 @@ class LocatedError(OpstageError):
 
 
 class MeshError(LocatedError, ValueError):
-    """A collective on a value that is alike on all ranks, or that unexpectedly differs; see `opstage.ops.mesh`."""
+    """A collective on a replicated value, or on one that unexpectedly varies; see `opstage.ops.mesh`."""
 
 
 class RankError(LocatedError, RuntimeError):
@@ -137,7 +137,7 @@ class DtypeError(LocatedError, TypeError):
 
 
 class UnsupportedError(LocatedError, NotImplementedError):
-    """An op, dtype or device that an interpreter does not support; there are no silent fallbacks.
+    """An op, dtype or device that an interpreter does not support; nothing falls back silently.
 
     `every_op` says that no op at all works, for the same reason, so that a check reports it once.
     """
@@ -329,7 +329,7 @@ class SourceLine(NamedTuple):
 
     @property
     def carets(self) -> str:
-        """A line to print below `text`, with `^^^` under the expression; empty if it is unknown."""
+        """Return a line to print below `text`, with `^^^` under the expression; empty if it is unknown."""
         line = linecache.getline(self.file, self.line).rstrip()
         indent = len(line) - len(line.lstrip())
         start, end = self.column - 1 - indent, min(self.end - 1, len(line)) - indent
@@ -353,7 +353,7 @@ class Place(NamedTuple):
 
     @property
     def source(self) -> SourceLine:
-        """The line, and the expression on it, which for an op is its call."""
+        """Return the line, and the expression on it, which for an op is its call."""
         code, file = self.code, self.code.co_filename
         line, end_line, column, end = next(islice(code.co_positions(), self.instruction // 2, None), (None,) * 4)
         if line != self.number or column is None or end is None:
@@ -397,7 +397,7 @@ def is_asked_by_user() -> bool:
 
 
 def _innermost() -> FrameType | None:
-    """Return the innermost frame outside of the framework; None beneath a command."""
+    """Return the innermost frame outside of the framework; None under a command."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -411,7 +411,7 @@ def _innermost() -> FrameType | None:
 
 
 def user_frame() -> SourceLine | None:
-    """Return the innermost line on the stack outside of the framework; None beneath a command."""
+    """Return the innermost line on the stack outside of the framework; None under a command."""
     frame = _innermost()
     return None if frame is None else SourceLine(frame.f_code.co_filename, frame.f_lineno)
 

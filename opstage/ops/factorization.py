@@ -83,7 +83,7 @@ def _eigh_shape(x: TensorType) -> Types:
 
 
 def _eigh_vjp(ops: Ops[R], ctx: Context[R], cotangents: Some[R], /) -> Some[R]:
-    """The symmetric part of V·(diag(g_λ) + F∘(Vᵀ·g_V))·Vᵀ, F[i, j] = 1/(λ[j] - λ[i]) off the diagonal."""
+    """Return the symmetric part of V·(diag(g_λ) + F∘(Vᵀ·g_V))·Vᵀ, F[i, j] = 1/(λ[j] - λ[i]) off the diagonal."""
     (g_values, g_vectors), (values, vectors) = cotangents, ctx.saved
     rotated: R | None = None
     if g_vectors is not None:
@@ -280,7 +280,8 @@ class FactorizationOps(Calls[R]):
 
     @EIGH.method
     def eigh(self, x: R, /) -> tuple[R, R]:
-        """Eigenvalues and eigenvectors of a symmetric x: (..., n, n) -> λ (..., n), V (..., n, n), x·V = V·diag(λ).
+        """Return eigenvalues and eigenvectors of a symmetric x: (..., n, n) -> λ (..., n), V (..., n, n), x·V =
+        V·diag(λ).
 
         Values ascend; the columns of V are orthonormal, and the first entry of each that is at least 0.618 times its
         largest in magnitude is positive. The lower triangle of x is read; its gradient is symmetric. nan where the
@@ -294,7 +295,8 @@ class FactorizationOps(Calls[R]):
 
     @QR.method
     def qr(self, x: R, /) -> tuple[R, R]:
-        """x = Q·R, k = min(m, n): (..., m, n) -> Q (..., m, k), orthonormal columns, R (..., k, n) upper triangular.
+        """Factor x = Q·R, k = min(m, n): (..., m, n) -> Q (..., m, k), orthonormal columns, R (..., k, n) upper
+        triangular.
 
         The diagonal of R is nonnegative, so that Q and R are the same on every device. nan where x has nan
         or inf. Where the first k columns of x are dependent, so that the diagonal has a 0, the derivatives are nan or
@@ -307,7 +309,7 @@ class FactorizationOps(Calls[R]):
 
     @SVD.method
     def svd(self, x: R, /) -> tuple[R, R, R]:
-        """x = U·diag(S)·Vᵀ, k = min(m, n): (..., m, n) -> U (..., m, k), S (..., k), Vᵀ (..., k, n).
+        """Factor x = U·diag(S)·Vᵀ, k = min(m, n): (..., m, n) -> U (..., m, k), S (..., k), Vᵀ (..., k, n).
 
         Singular values descend; the columns of U and V are orthonormal, and the first entry of each column of U that is
         at least 0.618 times its largest in magnitude is positive; the vectors of a zero singular value have any

@@ -79,7 +79,7 @@ def _flops(inputs: Types, outputs: Types, /, *, axis: int, **_: Any) -> Dim:
 
 
 def _fft_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, axis: int, inverse: bool, norm: str) -> Some[R]:
-    """The transpose, in terms of real and imaginary parts, is the conjugate transform."""
+    """Apply the conjugate transform, the transpose in terms of real and imaginary parts."""
     (g,) = cotangents
     back = ops.fft if inverse else ops.ifft
     return (back(g, axis=axis, norm=_OTHER_WAY[norm]),)
@@ -124,7 +124,7 @@ class FourierOps(Calls[R]):
     __slots__ = ()
 
     def fft(self, x: R, /, *, axis: int = -2, norm: str = "backward") -> R:
-        """Σ x[j]·e^(-2πi·jk/n) over an axis of a complex x (..., 2), of the same shape. PyTorch: torch.fft.fft.
+        """Return Σ x[j]·e^(-2πi·jk/n) over an axis of a complex x (..., 2), of the same shape. PyTorch: torch.fft.fft.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -135,7 +135,8 @@ class FourierOps(Calls[R]):
         return self._call(FFT, (x,), {"axis": axis, "inverse": False, "norm": norm})
 
     def ifft(self, x: R, /, *, axis: int = -2, norm: str = "backward") -> R:
-        """1/n·Σ x[k]·e^(2πi·jk/n) over an axis of a complex x (..., 2), of the same shape. PyTorch: torch.fft.ifft.
+        """Return 1/n·Σ x[k]·e^(2πi·jk/n) over an axis of a complex x (..., 2), of the same shape. PyTorch:
+        torch.fft.ifft.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -147,7 +148,8 @@ class FourierOps(Calls[R]):
 
     @RFFT.method
     def rfft(self, x: R, /, *, axis: Axis = -1, norm: str = "backward") -> R:
-        """The first n // 2 + 1 entries of the transform of a real x: the rest are conjugates. PyTorch: torch.fft.rfft.
+        """Return the first n // 2 + 1 entries of the transform of a real x: the rest are conjugates. PyTorch:
+        torch.fft.rfft.
 
         x (*a, n, *b) -> (*a, n // 2 + 1, *b, 2): real and imaginary parts along a new last axis.
 
@@ -157,7 +159,7 @@ class FourierOps(Calls[R]):
         """
 
     def irfft(self, x: R, /, *, n: Dim | None = None, axis: int = -2, norm: str = "backward") -> R:
-        """The real tensor whose `rfft` is x: (*a, n // 2 + 1, *b, 2) -> (*a, n, *b). PyTorch: torch.fft.irfft.
+        """Return the real tensor whose `rfft` is x: (*a, n // 2 + 1, *b, 2) -> (*a, n, *b). PyTorch: torch.fft.irfft.
 
         n defaults to 2·(entries - 1); another n must agree with x, which is neither cut nor padded. The
         imaginary parts of the first entry, and of the middle one for even n, are ignored.

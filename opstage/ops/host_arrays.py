@@ -27,7 +27,7 @@ _fractions = np.frompyfunc(lambda v: v if isinstance(v, Fraction) else Fraction(
 
 
 def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
-    """A host array with a dtype of Opstage: floats in `dtype`, integers as int32 or int64, booleans unchanged.
+    """Return a host array with a dtype of Opstage: floats in `dtype`, integers as int32 or int64, booleans unchanged.
 
     With `force` everything is converted to `dtype`. Raises UsageError for values that are not numeric, and DtypeError
     for a number that an integer `dtype` cannot represent.
@@ -79,7 +79,7 @@ def _require_int64(array: Array) -> None:
 
 
 def _integers(array: Array, dtype: DType) -> Array:
-    """The elements as integers, exactly: nothing is truncated or wrapped around."""
+    """Return the elements as integers, exactly: nothing is truncated or wrapped around."""
     if array.dtype == dtype:
         return array
     found = None
@@ -93,7 +93,7 @@ def _integers(array: Array, dtype: DType) -> Array:
 
 
 def _exact(array: Array) -> Array:
-    """Fractions equal to the elements, which must be finite."""
+    """Return the fractions equal to the elements, which must be finite."""
     try:
         return np.asarray(_fractions(array), dtype=object)
     except (ValueError, OverflowError):  # nan and the infinities
@@ -101,7 +101,7 @@ def _exact(array: Array) -> Array:
 
 
 def number(value: Any, dtype: DType) -> Any:
-    """A static number in the form that kernels use: a float, int or exact Fraction, which NumPy rounds once to
+    """Return a static number in the form that kernels use: a float, int or exact Fraction, which NumPy rounds once to
     `dtype`."""
     if dtype == EXACT:
         return Fraction(value)
@@ -111,13 +111,13 @@ def number(value: Any, dtype: DType) -> Any:
 
 
 def packed(x: Array) -> Array:
-    """x in the form that machine code reads: row-major and aligned, a copy if necessary."""
+    """Return x in the form that machine code reads: row-major and aligned, a copy if necessary."""
     flags = x.flags
     return x if flags.c_contiguous and flags.aligned and isinstance(x, np.ndarray) else np.array(x, order="C")
 
 
 def all_packed(arrays: Sequence[Array]) -> list[Array]:
-    """`packed` of each array."""
+    """Apply `packed` to each array."""
     if _PLAIN.issuperset(map(type, arrays)) and reduce(and_, [x.flags.num for x in arrays], _PACKED) == _PACKED:
         return [*arrays]  # unlike list(…), which takes new memory for the list itself
     return [*map(packed, arrays)]
@@ -129,7 +129,7 @@ _PACKED = 0x101
 
 
 def owner_of(x: Array) -> Array:
-    """The array that owns the memory of x: the last of the arrays that it is a view of."""
+    """Return the array that owns the memory of x: the last of the arrays that it is a view of."""
     while isinstance(x.base, np.ndarray):
         x = x.base
     return x
@@ -148,7 +148,7 @@ def _ask_address(x: Array) -> int:
 
 
 def _words_of_memory(start: int) -> npt.NDArray[np.int64]:
-    """All memory from an address on, as an array of words of 8 bytes."""
+    """Return all memory from an address on, as an array of words of 8 bytes."""
     buffer: Any = (ctypes.c_byte * (1 << 61)).from_address(start)
     return np.ndarray(1 << 58, np.int64, buffer)
 
@@ -211,17 +211,18 @@ def register_wire_format(dtype: str, encode: Callable[[Array], Array]) -> None:
 
 
 def has_wire_form(dtype: DType) -> bool:
-    """Whether arrays of a dtype can be uploaded."""
+    """Return whether arrays of a dtype can be uploaded."""
     return dtype in DEVICE_DTYPES or dtype in _FORMATS
 
 
 def wire_dtype(dtype: DType) -> DType:
-    """The dtype that arrays of `dtype` have on the device; the same if it has a form there, or none is registered."""
+    """Return the dtype that arrays of `dtype` have on the device; the same if it has a form there, or none is
+    registered."""
     return to_wire(as_array(0, dtype, force=True)).dtype if dtype in _FORMATS else dtype
 
 
 def no_wire_form(dtype: DType) -> str:
-    """The error for a dtype that cannot be uploaded, with advice."""
+    """Return the error for a dtype that cannot be uploaded, with advice."""
     names = ", ".join(map(dtype_name, DEVICE_DTYPES))
     return (
         f"a tensor of {dtype_name(dtype)} has no form on the device, which holds {names}; use "
@@ -230,7 +231,7 @@ def no_wire_form(dtype: DType) -> str:
 
 
 def to_wire(array: Array) -> Array:
-    """The array in its uploaded form. Raises UsageError for a dtype without a device form."""
+    """Return the array in its uploaded form. Raises UsageError for a dtype without a device form."""
     if array.dtype in DEVICE_DTYPES:
         return np.ascontiguousarray(array).reshape(array.shape)
     encode = _FORMATS.get(array.dtype)

@@ -19,7 +19,8 @@ Array = npt.NDArray[Any]
 
 
 def first_out_of_range(idx: Array, count: int) -> tuple[int, tuple[int, ...]] | None:
-    """The first entry of `idx`, in row-major order, that is not in [0, count), and its position; None when all are."""
+    """Return the first entry of `idx`, in row-major order, that is not in [0, count), and its position; None when all
+    are."""
     if not idx.size or (idx.min() >= 0 and idx.max() < count):
         return None
     position = np.unravel_index(np.argmax((idx < 0) | (idx >= count)), idx.shape)
@@ -27,7 +28,7 @@ def first_out_of_range(idx: Array, count: int) -> tuple[int, tuple[int, ...]] | 
 
 
 def require_in_range(op: str, shape: tuple[int, ...], idx: Array) -> None:
-    """Mode "raise": every index must be a row number of x, a tensor of this shape."""
+    """Require that every index is a row number of x, a tensor of this shape, for mode "raise"."""
     found = first_out_of_range(idx, shape[0])
     if found is not None:
         index, position = found
@@ -42,7 +43,7 @@ def require_in_range(op: str, shape: tuple[int, ...], idx: Array) -> None:
 
 
 def require_labels(op: str, shape: tuple[int, ...], labels: Array, *, ignore_index: int) -> None:
-    """Every label must be a class of logits of this shape, or equal `ignore_index`."""
+    """Require that every label is a class of logits of this shape, or equals `ignore_index`."""
     axis = class_axis(len(shape))
     classes = shape[axis]
     found = first_out_of_range(np.where(labels == ignore_index, 0, labels), classes)
@@ -57,7 +58,7 @@ def require_labels(op: str, shape: tuple[int, ...], labels: Array, *, ignore_ind
 
 
 def require_cells(op: str, cells: tuple[int, ...], index: Array) -> None:
-    """Every index of a pool must be a flat position in a plane of this shape."""
+    """Require that every index of a pool is a flat position in a plane of this shape."""
     found = first_out_of_range(index, math.prod(cells))
     if found is not None:
         raise RangeError(
@@ -76,7 +77,7 @@ class NamedRows(NamedTuple):
 
 
 def indices_of(primitive: Primitive, operands: Sequence[Any], static: Static) -> NamedRows | None:
-    """The indices among a composite's operands, and their check; None if it has none."""
+    """Return the indices among a composite's operands, and their check; None if it has none."""
     if primitive in (CROSS_ENTROPY, CROSS_ENTROPY_GRAD):
         logits, labels, *_ = operands
         return NamedRows(logits.shape, labels, partial(require_labels, ignore_index=static["ignore_index"]))

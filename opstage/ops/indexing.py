@@ -256,7 +256,7 @@ class IndexingOps(Calls[R]):
     __slots__ = ()
 
     def gather_scalar(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
-        """x[index] of a vector (n), for a static index. PyTorch: x[index].
+        """Return x[index] of a vector (n), for a static index. PyTorch: x[index].
 
         Raises:
             ShapeError: an index out of range; an invalid argument; x of another shape.
@@ -264,7 +264,7 @@ class IndexingOps(Calls[R]):
         return self._call(GATHER_SCALAR, (x,), {"index": plain_index(index), "mode": mode})
 
     def gather_row(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
-        """x[index], a row, for a static index; x (n, *rest). PyTorch: x[index], torch.select.
+        """Return x[index], a row, for a static index; x (n, *rest). PyTorch: x[index], torch.select.
 
         Raises:
             ShapeError: an index out of range; x has no first axis; an invalid argument.
@@ -273,7 +273,7 @@ class IndexingOps(Calls[R]):
 
     @GATHER_VEC.method
     def gather_vec(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
-        """x[idx] of a vector (n), for integer indices of any shape. PyTorch: x[idx], torch.take.
+        """Return x[idx] of a vector (n), for integer indices of any shape. PyTorch: x[idx], torch.take.
 
         Raises:
             DtypeError: idx not an integer tensor.
@@ -283,7 +283,8 @@ class IndexingOps(Calls[R]):
 
     @GATHER_ROWS.method
     def gather_rows(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
-        """Rows x[idx], for integer indices of any shape. PyTorch: torch.nn.functional.embedding(idx, x), x[idx].
+        """Return the rows x[idx], for integer indices of any shape. PyTorch: torch.nn.functional.embedding(idx, x),
+        x[idx].
 
         x (n, *rest) gives (*idx, *rest). Gradients of repeated rows are summed.
 
@@ -294,7 +295,7 @@ class IndexingOps(Calls[R]):
         """
 
     def scatter_add_vec(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
-        """The vector x (n) with v added at entries `index`. PyTorch: torch.index_add(x, 0, index, v).
+        """Return the vector x (n) with v added at entries `index`. PyTorch: torch.index_add(x, 0, index, v).
 
         For a static index, v is a scalar. For integers of any shape, v has that shape and is added in row-major order.
 
@@ -309,7 +310,7 @@ class IndexingOps(Calls[R]):
         return self._call(SCATTER_ADD_VEC, (x, v, index), {"mode": mode})
 
     def scatter_add_row(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
-        """x (n, *rest) with v added at rows `index`. PyTorch: torch.index_add(x, 0, index, v).
+        """Return x (n, *rest) with v added at rows `index`. PyTorch: torch.index_add(x, 0, index, v).
 
         For a static index, v is (*rest). For integers of any shape, v is (*index, *rest), added in row-major order; the
         adjoint of gather_rows.

@@ -51,12 +51,12 @@ class Infix:
     @property
     @abstractmethod
     def shape(self) -> Shape:
-        """The ref's shape."""
+        """Return the ref's shape."""
 
     @property
     @abstractmethod
     def dtype(self) -> DType:
-        """The ref's dtype."""
+        """Return the ref's dtype."""
 
     def _pair(self, other: Any) -> tuple[Any, Any, Any]:
         """Return the interpreter, and both operands as its refs with one shape."""
@@ -204,7 +204,7 @@ class Infix:
         return self.ops.logical_not(self)
 
     def _masks(self, symbol: str, other: Any) -> tuple[Any, Any, Any]:
-        """As `_pair`, for masks only; there are no bitwise operators on integers."""
+        """Combine as `_pair`, for masks only: integers have no bitwise operators."""
         ops, x, y = self._pair(other)
         if x.dtype.kind != "b" or y.dtype.kind != "b":
             raise DtypeError(
@@ -303,7 +303,7 @@ def _same(a: Shape, b: Shape) -> bool:
 
 
 def product_of_stacks(ops: Any, x: Any, y: Any) -> Any:
-    """`x @ y` as in NumPy: vectors gain an axis and lose it again, leading axes broadcast."""
+    """Return `x @ y` as in NumPy: vectors gain an axis and lose it again, leading axes broadcast."""
     if not len(x.shape) or not len(y.shape):
         raise ShapeError(
             f"x @ y takes tensors of rank 1 or more but x is {show_shape(x.shape)}, y is {show_shape(y.shape)}", op="@"

@@ -66,7 +66,7 @@ def resize(
     exclude_outside: bool = False,
     antialias: bool = False,
 ) -> R:
-    """Axes resampled to `size` or to floor(n·scale) entries: the last ones, or with a single scale all but two.
+    """Resample axes to `size` or to floor(n·scale) entries: the last ones, or with a single scale all but two.
 
     `coordinates` determines the position p of entry j, with s the scale, or m/n if only a size is
     given: half_pixel (j + ½)/s - ½; asymmetric j/s; align_corners j·(n - 1)/(m - 1); and ONNX's pytorch_half_pixel,
@@ -225,7 +225,7 @@ PADDINGS = ("zeros", "border", "reflection")
 def grid_sample(
     ops: Ops[R], x: R, grid: R, /, *, mode: str = "linear", padding: str = "zeros", align_corners: bool = False
 ) -> R:
-    """x (N, C, *S) at the positions of grid (N, *O, d), d the number of spatial axes: (N, C, *O).
+    """Return x (N, C, *S) at the positions of grid (N, *O, d), d the number of spatial axes: (N, C, *O).
 
     A position is (x, y, z), with the last axis of S first. -1 and 1 are the centres of the first and last
     entries with align_corners, else their outer edges. "linear" interpolates 2^d entries, "cubic" 4^d by Keys'
@@ -284,7 +284,7 @@ def grid_sample(
 
 
 def affine_grid(ops: Ops[R], theta: R, /, *, size: Sequence[Dim], align_corners: bool = False) -> R:
-    """The grid of an affine map: theta (N, d, d + 1) gives (N, *S, d), for size (N, C, *S).
+    """Return the grid of an affine map: theta (N, d, d + 1) gives (N, *S, d), for size (N, C, *S).
 
     Position p, in grid_sample's coordinates, is mapped to theta · (p, 1). PyTorch:
     torch.nn.functional.affine_grid. ONNX: AffineGrid.

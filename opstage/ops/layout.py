@@ -102,7 +102,7 @@ RESHAPE = Primitive(
 
 
 def _anything(x: TensorType, **static: Any) -> None:
-    """Accept everything: the check of an op without requirements of its own."""
+    """Accept everything: the check of an op without requirements."""
 
 
 def _reshaping(name: str, shape: Callable[..., Shape], require: Callable[..., None] = _anything) -> Primitive:
@@ -210,7 +210,7 @@ class LayoutOps(Calls[R]):
 
     @BROADCAST_TO.method
     def broadcast_to(self, x: R, /, *, shape: ShapeLike) -> R:
-        """x broadcast to `shape` by NumPy's rules. PyTorch: torch.broadcast_to.
+        """Return x broadcast to `shape` by NumPy's rules. PyTorch: torch.broadcast_to.
 
         Axes are aligned at the last one, axes of size 1 repeated, leading axes added; gradients are summed over the
         copies.
@@ -220,7 +220,8 @@ class LayoutOps(Calls[R]):
         """
 
     def reshape(self, x: R, /, *, shape: ShapeLike) -> R:
-        """The same elements in row-major order in another shape; one size of -1 is inferred. PyTorch: torch.reshape.
+        """Return the same elements in row-major order in another shape; one size of -1 is inferred. PyTorch:
+        torch.reshape.
 
         Raises:
             ShapeError: another number of elements; no such shape.
@@ -228,7 +229,7 @@ class LayoutOps(Calls[R]):
         return self._call(RESHAPE, (x,), {"shape": as_shape("reshape", shape, inferred=True)})
 
     def flatten(self, x: R, /, *, start: int = 0, end: int = -1) -> R:
-        """Axes start..end merged into one; a scalar becomes a vector of 1. PyTorch: torch.flatten.
+        """Return x with its axes start … end merged into one; a scalar becomes a vector of 1. PyTorch: torch.flatten.
 
         Raises:
             ShapeError: start behind end; no such axis.
@@ -238,7 +239,7 @@ class LayoutOps(Calls[R]):
         return self._call(FLATTEN, (x,), {"start": start, "end": end})
 
     def permute(self, x: R, /, *, axes: Sequence[int]) -> R:
-        """Axes reordered: result axis i is axis axes[i] of x. PyTorch: torch.permute.
+        """Return x with its axes reordered: axis i of the result is axis axes[i] of x. PyTorch: torch.permute.
 
         Raises:
             ShapeError: no such axis; an invalid argument.
@@ -250,7 +251,7 @@ class LayoutOps(Calls[R]):
 
     @TRANSPOSE2D.method
     def transpose2d(self, x: R, /) -> R:
-        """(a, b) -> (b, a). PyTorch: torch.t.
+        """Return the transpose of a matrix: (a, b) -> (b, a). PyTorch: torch.t.
 
         Raises:
             ShapeError: x of another shape.
@@ -258,7 +259,7 @@ class LayoutOps(Calls[R]):
 
     @TRANSPOSE3D_FIRST_TO_LAST.method
     def transpose3d_first_to_last(self, x: R, /) -> R:
-        """(a, b, c) -> (b, c, a). PyTorch: x.permute(1, 2, 0).
+        """Return x with its first axis last: (a, b, c) -> (b, c, a). PyTorch: x.permute(1, 2, 0).
 
         Raises:
             ShapeError: x of another shape.
@@ -266,7 +267,7 @@ class LayoutOps(Calls[R]):
 
     @TRANSPOSE3D_LAST_TO_FIRST.method
     def transpose3d_last_to_first(self, x: R, /) -> R:
-        """(a, b, c) -> (c, a, b). PyTorch: x.permute(2, 0, 1).
+        """Return x with its last axis first: (a, b, c) -> (c, a, b). PyTorch: x.permute(2, 0, 1).
 
         Raises:
             ShapeError: x of another shape.
@@ -274,14 +275,14 @@ class LayoutOps(Calls[R]):
 
     @TRANSPOSE3D_LAST_TWO.method
     def transpose3d_last_two(self, x: R, /) -> R:
-        """(a, b, c) -> (a, c, b). PyTorch: x.transpose(1, 2).
+        """Return x with its last two axes exchanged: (a, b, c) -> (a, c, b). PyTorch: x.transpose(1, 2).
 
         Raises:
             ShapeError: x of another shape.
         """
 
     def swap_adjacent_at_depth(self, x: R, /, *, depth: int) -> R:
-        """Axes depth and depth + 1 exchanged. PyTorch: x.transpose(depth, depth + 1).
+        """Return x with the axes depth and depth + 1 exchanged. PyTorch: x.transpose(depth, depth + 1).
 
         Raises:
             ShapeError: no axes depth and depth + 1; an invalid argument.
@@ -289,7 +290,8 @@ class LayoutOps(Calls[R]):
         return self._call(SWAP_ADJACENT_AT_DEPTH, (x,), {"depth": as_int("swap_adjacent_at_depth", "depth", depth)})
 
     def squeeze(self, x: R, /, *, axis: Axes = None) -> R:
-        """x without the given axes of size 1, or all such axes; other sizes are an error. PyTorch: torch.squeeze.
+        """Return x without the given axes of size 1, or all such axes; other sizes are an error. PyTorch:
+        torch.squeeze.
 
         Raises:
             ShapeError: an axis of another size than 1; no such axis.
@@ -301,7 +303,7 @@ class LayoutOps(Calls[R]):
         return self._call(SQUEEZE, (x,), {"axes": axes})
 
     def unsqueeze(self, x: R, /, *, axis: int) -> R:
-        """x with a new axis of size 1, at `axis` of the result. PyTorch: torch.unsqueeze.
+        """Return x with a new axis of size 1, at `axis` of the result. PyTorch: torch.unsqueeze.
 
         Raises:
             ShapeError: no such axis.

@@ -264,7 +264,7 @@ class LinalgOps(Calls[R]):
 
     @SOLVE.method
     def solve(self, a: R, b: R, /) -> R:
-        """a⁻¹·b: a (..., n, n), b (..., n, k) with the same leading axes. PyTorch: torch.linalg.solve.
+        """Return a⁻¹·b: a (..., n, n), b (..., n, k) with the same leading axes. PyTorch: torch.linalg.solve.
 
         Where a is singular (a pivot is exactly 0), or has nan or inf, the result is nan. Uses elimination with row
         exchanges.
@@ -276,7 +276,7 @@ class LinalgOps(Calls[R]):
 
     @TRIANGULAR_SOLVE.method
     def triangular_solve(self, a: R, b: R, /, *, lower: bool = True, transpose: bool = False) -> R:
-        """a⁻¹·b, or a⁻ᵀ·b, for a triangular a. PyTorch: torch.linalg.solve_triangular.
+        """Return a⁻¹·b, or a⁻ᵀ·b, for a triangular a. PyTorch: torch.linalg.solve_triangular.
 
         a (..., n, n), of which only the lower or upper triangle is read; b (..., n, k) with the same leading axes.
         Where the diagonal has a 0 the result has inf and nan.
@@ -288,7 +288,8 @@ class LinalgOps(Calls[R]):
 
     @CHOLESKY.method
     def cholesky(self, x: R, /) -> R:
-        """The lower triangular L with L·Lᵀ = x, for a symmetric positive definite x. PyTorch: torch.linalg.cholesky.
+        """Return the lower triangular L with L·Lᵀ = x, for a symmetric positive definite x. PyTorch:
+        torch.linalg.cholesky.
 
         x (..., n, n), of which only the lower triangle is read; its gradient is symmetric. Where x is not positive
         definite, or the triangle has nan or inf, L is nan. Source of its derivatives: Murray 2016.
@@ -300,7 +301,7 @@ class LinalgOps(Calls[R]):
 
     @DET.method
     def det(self, x: R, /) -> R:
-        """The determinant: x (..., n, n) -> (...); 1 for n = 0. PyTorch: torch.linalg.det. ONNX: Det.
+        """Return the determinant: x (..., n, n) -> (...); 1 for n = 0. PyTorch: torch.linalg.det. ONNX: Det.
 
         Its gradient is `cofactor(x)`, also for singular x; the second derivative requires invertible x, and is nan
         where x is singular. nan where x has nan or inf.
@@ -312,7 +313,7 @@ class LinalgOps(Calls[R]):
 
     @COFACTOR.method
     def cofactor(self, x: R, /) -> R:
-        """The cofactor matrix, the transpose of the adjugate: x (..., n, n) -> (..., n, n), det(x)·x⁻ᵀ.
+        """Return the cofactor matrix, the transpose of the adjugate: x (..., n, n) -> (..., n, n), det(x)·x⁻ᵀ.
 
         Also for singular x: 0 where its rank is less than n - 1. Its derivatives require invertible x, and are nan
         where x is singular. nan where x has nan or inf. Not in PyTorch.
@@ -324,7 +325,7 @@ class LinalgOps(Calls[R]):
 
     @SLOGDET.method
     def slogdet(self, x: R, /) -> tuple[R, R]:
-        """The sign of the determinant and the logarithm of its absolute value: x (..., n, n) -> (...), (...).
+        """Return the sign of the determinant and the logarithm of its absolute value: x (..., n, n) -> (...), (...).
 
         They do not overflow where the determinant would. 0 and -inf where x is singular (a pivot is exactly 0), and nan
         where it has nan or inf. The gradient of the logarithm is x⁻ᵀ, nan where x is singular; the sign has none.
@@ -340,7 +341,7 @@ class LinalgOps(Calls[R]):
 
 
 def inverse(ops: Ops[R], x: R, /) -> R:
-    """The inverse matrix x⁻¹: x (..., n, n) -> (..., n, n). PyTorch: torch.linalg.inv. NumPy: np.linalg.inv.
+    """Return the inverse matrix x⁻¹: x (..., n, n) -> (..., n, n). PyTorch: torch.linalg.inv. NumPy: np.linalg.inv.
 
     Where x is singular (a pivot is exactly 0), or has nan or inf, it is nan. To apply it, `ops.solve(x, b)` is
     faster and more accurate. `ops.inv` is the elementwise 1/x. Raises ShapeError unless x is square.
@@ -357,7 +358,7 @@ def inverse(ops: Ops[R], x: R, /) -> R:
 
 
 def einsum(ops: Ops[R], equation: str, /, *operands: R) -> R:
-    """The sum of products in `equation`, such as `"bij,bjk->bik"`; PyTorch: torch.einsum.
+    """Return the sum of products in `equation`, such as `"bij,bjk->bik"`; PyTorch: torch.einsum.
 
     Each letter names an axis. Letters that are missing on the right side are summed; a letter that occurs twice in an
     operand selects its diagonal. Without `->`, the result has the letters that occur once, in alphabetical order.

@@ -154,7 +154,7 @@ class LogicOps(Calls[R]):
 
     @LESS.method
     def less(self, x: R | Number, y: R | Number, /) -> R:
-        """The mask x < y; no gradient. PyTorch: torch.lt.
+        """Return the mask x < y; no gradient. PyTorch: torch.lt.
 
         Raises:
             DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
@@ -163,7 +163,7 @@ class LogicOps(Calls[R]):
 
     @LESS_EQUAL.method
     def less_equal(self, x: R | Number, y: R | Number, /) -> R:
-        """The mask x <= y; no gradient. PyTorch: torch.le.
+        """Return the mask x <= y; no gradient. PyTorch: torch.le.
 
         Raises:
             DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
@@ -172,7 +172,7 @@ class LogicOps(Calls[R]):
 
     @EQUAL.method
     def equal(self, x: R | Number, y: R | Number, /) -> R:
-        """The mask x = y, for numbers or masks; no gradient. PyTorch: torch.eq.
+        """Return the mask x = y, for numbers or masks; no gradient. PyTorch: torch.eq.
 
         Raises:
             DtypeError: dtypes differ; a number that the dtype does not hold.
@@ -181,7 +181,7 @@ class LogicOps(Calls[R]):
 
     @LOGICAL_AND.method
     def logical_and(self, x: R | Number, y: R | Number, /) -> R:
-        """The elementwise and of two masks; no gradient. PyTorch: torch.logical_and.
+        """Return the elementwise and of two masks; no gradient. PyTorch: torch.logical_and.
 
         Raises:
             DtypeError: x not a mask; dtypes differ; a number that the dtype does not hold.
@@ -190,7 +190,7 @@ class LogicOps(Calls[R]):
 
     @LOGICAL_NOT.method
     def logical_not(self, x: R, /) -> R:
-        """The negated mask; no gradient. PyTorch: torch.logical_not.
+        """Return the negated mask; no gradient. PyTorch: torch.logical_not.
 
         Raises:
             DtypeError: x not a mask.
@@ -198,7 +198,7 @@ class LogicOps(Calls[R]):
 
     @LOGICAL_OR.method
     def logical_or(self, x: R, y: R, /) -> R:
-        """The elementwise or of two masks; no gradient. PyTorch: torch.logical_or.
+        """Return the elementwise or of two masks; no gradient. PyTorch: torch.logical_or.
 
         Raises:
             DtypeError: x not a mask; dtypes differ.
@@ -207,7 +207,7 @@ class LogicOps(Calls[R]):
 
     @LOGICAL_XOR.method
     def logical_xor(self, x: R, y: R, /) -> R:
-        """The elementwise exclusive or of two masks; no gradient. PyTorch: torch.logical_xor.
+        """Return the elementwise exclusive or of two masks; no gradient. PyTorch: torch.logical_xor.
 
         Raises:
             DtypeError: x not a mask; dtypes differ.
@@ -216,7 +216,7 @@ class LogicOps(Calls[R]):
 
     @ISNAN.method
     def isnan(self, x: R, /) -> R:
-        """The mask of elements that are nan; no gradient. PyTorch: torch.isnan.
+        """Return the mask of elements that are nan; no gradient. PyTorch: torch.isnan.
 
         Raises:
             DtypeError: x a mask.
@@ -224,7 +224,7 @@ class LogicOps(Calls[R]):
 
     @ISINF.method
     def isinf(self, x: R, /) -> R:
-        """The mask of elements that are infinite, of either sign; no gradient. PyTorch: torch.isinf.
+        """Return the mask of elements that are infinite, of either sign; no gradient. PyTorch: torch.isinf.
 
         Raises:
             DtypeError: x a mask.
@@ -232,7 +232,7 @@ class LogicOps(Calls[R]):
 
     @ISFINITE.method
     def isfinite(self, x: R, /) -> R:
-        """The mask of elements that are neither nan nor infinite; no gradient. PyTorch: torch.isfinite.
+        """Return the mask of elements that are neither nan nor infinite; no gradient. PyTorch: torch.isfinite.
 
         Raises:
             DtypeError: x a mask.
@@ -240,10 +240,10 @@ class LogicOps(Calls[R]):
 
     @DETACH.method
     def detach(self, x: R, /) -> R:
-        """x, without its gradient and tangent. PyTorch: Tensor.detach."""
+        """Return x, without its gradient and tangent. PyTorch: Tensor.detach."""
 
     def select(self, mask: R, x: R | Number, y: R | Number, /) -> R:
-        """x where mask is True, else y; all of one shape, or numbers. PyTorch: torch.where.
+        """Return x where mask is True, else y; all of one shape, or numbers. PyTorch: torch.where.
 
         The unselected side gets no gradient, whatever its value. Two numbers, at least one a float, give the
         program's float dtype.
@@ -257,7 +257,7 @@ class LogicOps(Calls[R]):
         return self._call3(SELECT, mask, cast("R", x), cast("R", y))
 
     def cast(self, x: R, /, *, dtype: str | DType) -> R:
-        """x in another dtype. PyTorch: Tensor.to.
+        """Cast x to another dtype. PyTorch: Tensor.to.
 
         Float to integer truncates towards 0, number to bool is x != 0, bool to number is 0 or 1. Between floats the
         gradient is cast back; integer results have none.
@@ -268,7 +268,7 @@ class LogicOps(Calls[R]):
         return self._call(CAST, (x,), {"dtype": dtype_name(as_dtype(dtype))})
 
     def full(self, *, shape: ShapeLike, value: Number, dtype: str | DType | None = None) -> R:
-        """A tensor filled with a static number. PyTorch: torch.full.
+        """Return a tensor filled with a static number. PyTorch: torch.full.
 
         Raises:
             DtypeError: a number that the dtype does not hold.
@@ -280,7 +280,7 @@ class LogicOps(Calls[R]):
         return self._call(FULL, (), {"shape": as_shape("full", shape), "value": number, "dtype": dtype_name(target)})
 
     def iota(self, *, shape: ShapeLike, axis: int | None = None, dtype: str | DType = "int64") -> R:
-        """Each element's index along `axis`, which may be omitted for vectors. PyTorch: torch.arange, broadcast.
+        """Return each element's index along `axis`, which may be omitted for vectors. PyTorch: torch.arange, broadcast.
 
         A default axis of 0 would silently make zeros for `shape=(1, N)`.
 
@@ -299,7 +299,7 @@ class LogicOps(Calls[R]):
 def nan_to_num(
     ops: Ops[R], x: R, /, *, nan: Number = 0.0, posinf: Number | None = None, neginf: Number | None = None
 ) -> R:
-    """x with nan, inf and -inf replaced; None means the largest and the smallest finite number.
+    """Return x with nan, inf and -inf replaced; None means the largest and the smallest finite number.
 
     Replaced elements have no gradient. Integers are returned unchanged. PyTorch: torch.nan_to_num. NumPy:
     np.nan_to_num.

@@ -301,7 +301,8 @@ class LossOps(Calls[R]):
 
     @MSE_LOSS.method
     def mse_loss(self, x: R, y: R, /) -> R:
-        """Mean squared difference over all elements, x and y of one shape. PyTorch: torch.nn.functional.mse_loss.
+        """Return the mean squared difference over all elements, x and y of one shape. PyTorch:
+        torch.nn.functional.mse_loss.
 
         Raises:
             DtypeError: x not a float tensor; dtypes differ.
@@ -319,7 +320,7 @@ class LossOps(Calls[R]):
         label_smoothing: float = 0.0,
         weight: R | None = None,
     ) -> R:
-        """-log softmax(logits)[label], classes on axis 1 (last up to rank 2).
+        """Return -log softmax(logits)[label], classes on axis 1 (last up to rank 2).
 
         PyTorch: torch.nn.functional.cross_entropy. logits (C), (N, C) or (N, C, *D), labels the same without C,
         integers in [0, C) or ignore_index. With p = softmax(logits) over the classes and ε the smoothing (Szegedy et
@@ -355,7 +356,7 @@ class LossOps(Calls[R]):
         ignore_index: int,
         label_smoothing: float,
     ) -> R:
-        """The cotangent of cross_entropy's logits, from each position's maximal logit and sum of exponentials.
+        """Return the cotangent of cross_entropy's logits, from each position's maximal logit and sum of exponentials.
 
         w·(exp(logits - peak)/total - (1 - ε)·onehot(labels) - ε/C), where w is g at a position (over the number of
         positions not ignored with "mean") and 0 where it is ignored; peak and total have size 1 along the classes.
@@ -382,7 +383,7 @@ def weighted_cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float | Fraction = 0.0,
 ) -> R:
-    """cross_entropy in which class c has weight `weight[c]`, weight (C).
+    """Return cross_entropy in which class c has weight `weight[c]`, weight (C).
 
     With p = softmax(logits) and ε the smoothing, a position's loss is -(1 - ε)·weight[label]·log p[label] - ε/C·Σ
     weight[c]·log p[c], and 0 where it is ignored; "mean" divides their sum by the sum of weight[label] over the
@@ -445,7 +446,8 @@ def binary_cross_entropy_with_logits(
     pos_weight: R | None = None,
     reduction: str = "mean",
 ) -> R:
-    """-(pos_weight·y·log σ(x) + (1 - y)·log(1 - σ(x)))·weight, without overflow; x = logits, y = targets of one shape.
+    """Return -(pos_weight·y·log σ(x) + (1 - y)·log(1 - σ(x)))·weight, without overflow; x = logits, y = targets of one
+    shape.
 
     Targets are probabilities in the dtype of the logits; `weight` and `pos_weight` are broadcast to their shape. "mean"
     divides the sum by the number of elements, whatever the weights. PyTorch:
@@ -468,7 +470,7 @@ def binary_cross_entropy_with_logits(
 
 
 def huber(ops: Ops[R], x: R, y: R, /, *, delta: float | Fraction = 1.0, reduction: str = "mean") -> R:
-    """½·d² where |d| <= δ, else δ·(|d| - ½·δ), with d = x - y of one shape and δ = delta > 0.
+    """Return ½·d² where |d| <= δ, else δ·(|d| - ½·δ), with d = x - y of one shape and δ = delta > 0.
 
     PyTorch: torch.nn.functional.huber_loss. Source: Huber 1964. Raises ShapeError for another delta.
 
@@ -486,7 +488,8 @@ def huber(ops: Ops[R], x: R, y: R, /, *, delta: float | Fraction = 1.0, reductio
 
 
 def kl_div(ops: Ops[R], x: R, y: R, /, *, log_target: bool = False, reduction: str = "mean") -> R:
-    """y·(log y - x) for log-probabilities x and probabilities y of one shape, 0·log 0 = 0; e^y·(y - x) with log_target.
+    """Return y·(log y - x) for log-probabilities x and probabilities y of one shape, 0·log 0 = 0; e^y·(y - x) with
+    log_target.
 
     "mean" divides by the number of elements, "batchmean" by the size of axis 0, which is the divergence per sample. At
     y = 0 the gradient of y omits that of y·log y, which is infinite. PyTorch: torch.nn.functional.kl_div.
@@ -512,7 +515,7 @@ def kl_div(ops: Ops[R], x: R, y: R, /, *, log_target: bool = False, reduction: s
 
 
 def cosine_similarity(ops: Ops[R], x: R, y: R, /, *, axis: int = 1, eps: float = 1e-8) -> R:
-    """Σ x·y / (max(‖x‖, eps)·max(‖y‖, eps)) along an axis, which is dropped; x and y of one shape.
+    """Return Σ x·y / (max(‖x‖, eps)·max(‖y‖, eps)) along an axis, which is dropped; x and y of one shape.
 
     The derivative is that of this formula: a norm below eps counts as constant, and a zero vector has a finite
     derivative. PyTorch: torch.nn.functional.cosine_similarity.

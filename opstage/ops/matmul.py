@@ -254,7 +254,7 @@ def _grouped_outer_shape(x: TensorType, g: TensorType, ends: TensorType) -> Type
 
 
 def _groups_of_rows(ops: Ops[R], ends: R, count: Dim) -> R:
-    """The group of each row: how many groups stand before the first one that ends behind it."""
+    """Return the group of each row: how many groups stand before the first one that ends behind it."""
     shape = (count, ends.shape[0])
     rows = ops.broadcast_to(ops.unsqueeze(ops.iota(shape=(count,)), axis=1), shape=shape)
     behind = ops.less(rows, ops.broadcast_to(ops.cast(ends, dtype=INT64), shape=shape))
@@ -316,12 +316,12 @@ def _grouped_outer_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /) -> S
 
 
 def _grouped_matmul_flops(inputs: Types, outputs: Types, /) -> Dim:
-    """A multiplication and an addition for each element of the result and each term of its sum."""
+    """Count a multiplication and an addition for each element of the result and each term of its sum."""
     return 2 * outputs[0].size * inputs[0].shape[1]
 
 
 def _grouped_outer_flops(inputs: Types, outputs: Types, /) -> Dim:
-    """Those of the product whose adjoint it is."""
+    """Count those of the product whose adjoint it is."""
     return 2 * inputs[0].size * inputs[1].shape[1]
 
 
@@ -355,7 +355,7 @@ class MatmulOps(Calls[R]):
 
     @MATMUL.method
     def matmul(self, x: R, y: R, /) -> R:
-        """Matrix product (m, k)·(k, n) -> (m, n). PyTorch: torch.mm.
+        """Return the matrix product (m, k)·(k, n) -> (m, n). PyTorch: torch.mm.
 
         Raises:
             DtypeError: x not a float tensor; dtypes differ.
@@ -364,7 +364,7 @@ class MatmulOps(Calls[R]):
 
     @BMM.method
     def bmm(self, x: R, y: R, /) -> R:
-        """Batched matrix product (..., m, k)·(..., k, n), with any number of equal leading axes. PyTorch: torch.bmm.
+        """Return matrix products (..., m, k)·(..., k, n), with any number of equal leading axes. PyTorch: torch.bmm.
 
         Raises:
             DtypeError: x not a float tensor; dtypes differ.
@@ -373,7 +373,7 @@ class MatmulOps(Calls[R]):
 
     @LINEAR.method
     def linear(self, weight: R, bias: R | None, x: R, /) -> R:
-        """x · weightᵀ + bias, weight (out, in), bias (out), x (..., in). PyTorch: torch.nn.functional.linear.
+        """Return x · weightᵀ + bias, weight (out, in), bias (out), x (..., in). PyTorch: torch.nn.functional.linear.
 
         Raises:
             DtypeError: weight not a float tensor; dtypes differ.
@@ -383,7 +383,7 @@ class MatmulOps(Calls[R]):
 
     @GROUPED_MATMUL.method
     def grouped_matmul(self, x: R, w: R, ends: R, /) -> R:
-        """y[i] = x[i] · w[g] for the group g of row i, the first with i < ends[g]; 0 if there is none.
+        """Return y[i] = x[i] · w[g] for the group g of row i, the first with i < ends[g]; 0 if there is none.
 
         x (n, k), w (groups, k, m), ends (groups) integers: the running sum of how many rows each group has, so that the
         rows of a group stand together; (n, m). Rows of other groups do not take part, whatever they hold. PyTorch:
@@ -396,7 +396,8 @@ class MatmulOps(Calls[R]):
 
     @GROUPED_OUTER.method
     def grouped_outer(self, x: R, g: R, ends: R, /) -> R:
-        """Σ x[i]ᵀ · g[i] over the rows i of each group, for x (n, k) and g (n, m); the gradient of grouped_matmul in w.
+        """Return Σ x[i]ᵀ · g[i] over the rows i of each group, for x (n, k) and g (n, m); the gradient of
+        grouped_matmul in w.
 
         Row i belongs to the first group with i < ends[group], ends (groups) integers; rows of none are left out.
         (groups, k, m), of zeros where a group has no rows. PyTorch: torch.nn.functional.grouped_mm of a transposed
@@ -412,7 +413,8 @@ class MatmulOps(Calls[R]):
 
 
 def grouped_matmul(ops: Ops[R], x: R, w: R, ends: R, /) -> R:
-    """y[i] = x[i] · w[g] for the group g of row i: rows of one group stand together, those of group g before ends[g].
+    """Return y[i] = x[i] · w[g] for the group g of row i: rows of one group stand together, those of group g before
+    ends[g].
 
     The op `ops.grouped_matmul`: x (n, k), w (groups, k, m), ends (groups) integers, the running sum of how many rows
     each group has; (n, m). Rows at ends[-1] and behind are of no group and 0.

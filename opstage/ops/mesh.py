@@ -51,7 +51,7 @@ class Mesh:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The distinct names of symbolic sizes."""
+        """Return the distinct names of symbolic sizes."""
         return tuple(dict.fromkeys(size for _, size in self.axes if isinstance(size, str)))
 
     def bound(self, dim: Callable[[str], Any]) -> Mesh:
@@ -70,7 +70,7 @@ class Mesh:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it has one rank."""
+        """Return whether it has one rank."""
         return not self.open and self.ranks == 1
 
     def size(self, axis: str) -> Any:
@@ -79,12 +79,12 @@ class Mesh:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the axes."""
+        """Return the names of the axes."""
         return tuple(name for name, _ in self.axes)
 
     @property
     def ranks(self) -> int:
-        """The total number of ranks."""
+        """Return the total number of ranks."""
         return math.prod(size for _, size in self.require_numbers().axes)
 
     def coordinate(self, rank: int, axis: str) -> int:

@@ -286,7 +286,7 @@ def batch_norm_of_ranks(
     whole: Callable[[R], R] = lambda mean: mean,
     ranks: Dim = 1,
 ) -> Row[R]:
-    """batch_norm of a batch distributed over `ranks` ranks: `whole` turns a rank's mean into the mean over all
+    """Return batch_norm of a batch distributed over `ranks` ranks: `whole` turns a rank's mean into the mean over all
     ranks."""
     gamma, beta, _ = unpack(affine, has_gamma, has_beta)
     y, *statistics = standardize(ops, x, other_axes(len(x.shape), channel_axis), eps, whole)
@@ -376,7 +376,7 @@ class NormalizationOps(Calls[R]):
 
     @LAYER_NORM.method
     def layer_norm(self, x: R, gamma: R | None, beta: R | None, /, *, eps: float = 1e-5) -> R:
-        """(x - mean)/√(var + eps) · gamma + beta over the last axis. PyTorch: torch.nn.functional.layer_norm.
+        """Return (x - mean)/√(var + eps) · gamma + beta over the last axis. PyTorch: torch.nn.functional.layer_norm.
 
         x (..., d), biased variance; gamma and beta (d,) (Ba et al. 2016).
 
@@ -387,7 +387,7 @@ class NormalizationOps(Calls[R]):
 
     @RMS_NORM.method
     def rms_norm(self, x: R, gamma: R | None, /, *, eps: float = 1e-5) -> R:
-        """x/√(mean(x²) + eps) · gamma over the last axis. PyTorch: torch.nn.functional.rms_norm.
+        """Return x/√(mean(x²) + eps) · gamma over the last axis. PyTorch: torch.nn.functional.rms_norm.
 
         x (..., d); gamma (d,) (Zhang & Sennrich 2019).
 
@@ -398,7 +398,7 @@ class NormalizationOps(Calls[R]):
 
     @GROUP_NORM.method
     def group_norm(self, x: R, gamma: R | None, beta: R | None, /, *, groups: int, eps: float = 1e-5) -> R:
-        """Normalisation over channel groups of (N, C, *S). PyTorch: torch.nn.functional.group_norm.
+        """Normalise over groups of channels of x (N, C, *S). PyTorch: torch.nn.functional.group_norm.
 
         Each of `groups` groups of C/groups channels is normalised over its channels and S; gamma and beta (C,) (Wu & He
         2018).
@@ -413,7 +413,8 @@ class NormalizationOps(Calls[R]):
     def batch_norm(
         self, x: R, gamma: R | None, beta: R | None, /, *, channel_axis: Axis = 1, eps: float = 1e-5
     ) -> tuple[R, R, R]:
-        """Training form: y, batch mean, unbiased batch variance. PyTorch: torch.nn.functional.batch_norm.
+        """Normalise over the batch, for training: return y, batch mean, unbiased batch variance. PyTorch:
+        torch.nn.functional.batch_norm.
 
         y = (x - mean)/√(biased variance + eps) · gamma + beta, with statistics (C,) over all axes except the channel;
         gamma and beta (C,) (Ioffe & Szegedy 2015). At least 2 values per channel.
@@ -436,7 +437,7 @@ class NormalizationOps(Calls[R]):
         channel_axis: Axis = 1,
         eps: float = 1e-5,
     ) -> R:
-        """Evaluation form, with running statistics. PyTorch: torch.nn.functional.batch_norm.
+        """Normalise with running statistics, for evaluation. PyTorch: torch.nn.functional.batch_norm.
 
         (x - mean)/√(variance + eps) · gamma + beta with given statistics (C,), along the channel axis.
 
@@ -447,7 +448,7 @@ class NormalizationOps(Calls[R]):
 
     @LAYER_NORM_GRAD.method
     def layer_norm_grad(self, x: R, gamma: R | None, mean: R, rstd: R, g: R, /) -> tuple[R, R, R]:
-        """Cotangents of layer_norm's x, gamma, beta; mean and rstd (..., 1).
+        """Return the cotangents of layer_norm's x, gamma, beta; mean and rstd (..., 1).
 
         With y = (x - mean)·rstd and h = g·gamma: rstd·(h - mean(h) - y·mean(h·y)), Σ g·y, Σ g.
 
@@ -458,7 +459,7 @@ class NormalizationOps(Calls[R]):
 
     @RMS_NORM_GRAD.method
     def rms_norm_grad(self, x: R, gamma: R | None, rstd: R, g: R, /) -> tuple[R, R]:
-        """Cotangents of rms_norm's x, gamma; rstd (..., 1).
+        """Return the cotangents of rms_norm's x, gamma; rstd (..., 1).
 
         With y = x·rstd and h = g·gamma: rstd·(h - y·mean(h·y)), Σ g·y.
 
@@ -469,7 +470,7 @@ class NormalizationOps(Calls[R]):
 
     @GROUP_NORM_GRAD.method
     def group_norm_grad(self, x: R, gamma: R | None, mean: R, rstd: R, g: R, /, *, groups: int) -> tuple[R, R, R]:
-        """Cotangents of group_norm's x, gamma, beta; mean and rstd (N, groups).
+        """Return the cotangents of group_norm's x, gamma, beta; mean and rstd (N, groups).
 
         The formulas are those of layer_norm_grad, with means over a group.
 
@@ -483,7 +484,7 @@ class NormalizationOps(Calls[R]):
     def batch_norm_grad(
         self, x: R, gamma: R | None, mean: R, rstd: R, g: R, g_mean: R, g_variance: R, /, *, channel_axis: Axis = 1
     ) -> tuple[R, R, R]:
-        """Cotangents of batch_norm's x, gamma, beta, from those of y, mean and variance.
+        """Return the cotangents of batch_norm's x, gamma, beta, from those of y, mean and variance.
 
         dx is that of layer_norm_grad, with means over a channel's n values, + g_mean/n + 2·g_variance·(x - mean)/(n -
         1).

@@ -292,7 +292,8 @@ class PoolingOps(Calls[R]):
     def max_pool(
         self, x: R, /, *, kernel: tuple[int, ...], stride: IntOrTuple | None = None, padding: IntOrTuple = 0
     ) -> R:
-        """Maximum over windows; the first maximum gets the gradient. PyTorch: torch.nn.functional.max_pool1d … 3d.
+        """Return the maximum over windows; the first maximum gets the gradient. PyTorch: torch.nn.functional.max_pool1d
+        … 3d.
 
         x ([N,] C, *S) gives ([N,] C, *O), O = floor((S + 2·padding - kernel) / stride) + 1; the stride defaults to
         the kernel, and padding is at most half of it. Padding is ignored, and nan counts as larger than every number.
@@ -315,7 +316,7 @@ class PoolingOps(Calls[R]):
         stride: IntOrTuple,
         padding: IntOrTuple,
     ) -> R:
-        """Window values scattered to the positions of their maxima: the cotangent of max_pool's x.
+        """Return window values scattered to the positions of their maxima: the cotangent of max_pool's x.
 
         Zeros ([N,] C, *shape) to which each window's element of g is added at flat position `index` of the channel's
         plane. The index comes from max_pool with the same windows, so it is inside its window.
@@ -332,7 +333,7 @@ class PoolingOps(Calls[R]):
     def max_pool_gather(
         self, x: R, index: R, /, *, kernel: tuple[int, ...], stride: IntOrTuple, padding: IntOrTuple
     ) -> R:
-        """The entries of x at the positions of the window maxima: the tangent of max_pool.
+        """Return the entries of x at the positions of the window maxima: the tangent of max_pool.
 
         The index comes from max_pool with the same windows: a flat position in the plane of the window's channel.
 
@@ -353,7 +354,7 @@ class PoolingOps(Calls[R]):
         padding: IntOrTuple = 0,
         count_include_pad: bool = True,
     ) -> R:
-        """Mean over windows, with shapes as in max_pool. PyTorch: torch.nn.functional.avg_pool1d … 3d.
+        """Return the mean over windows, with shapes as in max_pool. PyTorch: torch.nn.functional.avg_pool1d … 3d.
 
         Padded cells count as 0, or are excluded if count_include_pad is False.
 
@@ -377,7 +378,7 @@ class PoolingOps(Calls[R]):
         padding: IntOrTuple,
         count_include_pad: bool,
     ) -> R:
-        """The adjoint of avg_pool.
+        """Return the adjoint of avg_pool.
 
         Each window's element of g is distributed evenly over its cells; the parts of padded cells are dropped.
 
@@ -401,10 +402,10 @@ class PoolingOps(Calls[R]):
         stride: IntOrTuple | None = None,
         padding: IntOrTuple = 0,
     ) -> R:
-        """(1/beta) · log Σ e^(beta·x) over windows, shapes as in max_pool. PyTorch: torch.logsumexp, unfolded.
+        """Return (1/beta) · log Σ e^(beta·x) over windows, shapes as in max_pool. PyTorch: torch.logsumexp, unfolded.
 
         Padded cells are excluded. It exceeds the maximum by at most log(cells)/beta; a negative beta gives a smooth
-        minimum. Shifted by the window's maximum (minimum for a negative beta), so there is no overflow.
+        minimum. Shifted by the window's maximum (minimum for a negative beta), so nothing overflows.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -415,7 +416,7 @@ class PoolingOps(Calls[R]):
         return self._call(SMOOTH_MAX_POOL, (x,), static | {"beta": as_number("smooth_max_pool", "beta", beta)})
 
     def max_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
-        """max_pool for images, without padding.
+        """Compute `max_pool` for images ([N,] C, H, W), without padding.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -426,7 +427,7 @@ class PoolingOps(Calls[R]):
     def max_pool2d_pad(
         self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
     ) -> R:
-        """max_pool for images.
+        """Compute `max_pool` for images ([N,] C, H, W).
 
         Raises:
             DtypeError: x not a float tensor.
@@ -435,7 +436,7 @@ class PoolingOps(Calls[R]):
         return self.max_pool(x, kernel=pooled_images("max_pool2d_pad", x, kernel), stride=stride, padding=padding)
 
     def avg_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
-        """avg_pool for images, without padding.
+        """Compute `avg_pool` for images ([N,] C, H, W), without padding.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -446,7 +447,7 @@ class PoolingOps(Calls[R]):
     def avg_pool2d_pad(
         self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
     ) -> R:
-        """avg_pool for images.
+        """Compute `avg_pool` for images ([N,] C, H, W).
 
         Raises:
             DtypeError: x not a float tensor.
@@ -455,7 +456,7 @@ class PoolingOps(Calls[R]):
         return self.avg_pool(x, kernel=pooled_images("avg_pool2d_pad", x, kernel), stride=stride, padding=padding)
 
     def smooth_max_pool2d(self, x: R, /, *, kernel: IntOrTuple, beta: Number, stride: IntOrTuple | None = None) -> R:
-        """smooth_max_pool for images.
+        """Compute `smooth_max_pool` for images ([N,] C, H, W).
 
         Raises:
             DtypeError: x not a float tensor.

@@ -157,12 +157,12 @@ class Cost(NamedTuple):
 
 
 def elementwise_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
-    """One operation per element of the first output."""
+    """Count one operation per element of the first output."""
     return outputs[0].size
 
 
 def no_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
-    """Data movement only."""
+    """Count nothing: data movement only."""
     return 0
 
 
@@ -294,7 +294,7 @@ class Primitive:
 
     @property
     def core(self) -> bool:
-        """Whether every executing interpreter must have a kernel for it."""
+        """Return whether every executing interpreter must have a kernel for it."""
         return self.decomposition is None and self.kind is not Kind.COLLECTIVE
 
     def without_rule(self, rule: str) -> ProgramError:
@@ -458,7 +458,7 @@ def _linear_jvp(primitive: Primitive, linearity: Linearity) -> Jvp:
 
 
 def _every(saves: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | Mapping[str, tuple[str, ...]]:
-    """The declaration: readers by name, or names that each operand's cotangent reads."""
+    """Return the declaration: readers by name, or names that each operand's cotangent reads."""
     return saves if any(saves.values()) else tuple(saves)
 
 

@@ -122,7 +122,7 @@ class RandomOps(Calls[R]):
         dtype: str | DType | None = None,
         like: R | None = None,
     ) -> R:
-        """Uniform in [0, 1), with the same bits everywhere; no gradient. PyTorch: torch.rand (other bits).
+        """Draw uniform numbers in [0, 1), with the same bits everywhere; no gradient. PyTorch: torch.rand (other bits).
 
         Element i, in row-major order, is (splitmix64(key + i) >> 40) · 2^-24 with key =
         splitmix64(splitmix64(splitmix64(seed) + step) + site); exact in every dtype. Source: Steele, Lea & Flood 2014.
@@ -148,7 +148,7 @@ class RandomOps(Calls[R]):
         dtype: str | DType | None = None,
         like: R | None = None,
     ) -> R:
-        """Standard normal by Box-Muller; no gradient. PyTorch: torch.randn (other bits).
+        """Draw standard normal numbers by Box-Muller; no gradient. PyTorch: torch.randn (other bits).
 
         √(-2 log(1 - u1))·cos(2π·u2), with u1 and u2 elements 2i and 2i + 1 of the uniform draw at `site`. Source: Box &
         Muller 1958.
@@ -172,7 +172,7 @@ class RandomOps(Calls[R]):
         site: int | None = None,
         like: R | None = None,
     ) -> R:
-        """1 where keep_prob > u, else 0, for uniform u; no gradient. PyTorch: torch.bernoulli.
+        """Return 1 where keep_prob > u, else 0, for uniform u; no gradient. PyTorch: torch.bernoulli.
 
         keep_prob is a scalar, and the result has its dtype; u is the uniform draw at `site`.
 

@@ -64,7 +64,7 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def show_flops(amount: Dim) -> str:
-    """`512 FLOP`, `1.23 GFLOP`; a formula if the amount contains names."""
+    """Format `512 FLOP`, `1.23 GFLOP`; a formula if the amount contains names."""
     if not isinstance(amount, int):
         return show_formula(amount)
     for limit, prefix in _PREFIXES:
@@ -74,12 +74,12 @@ def show_flops(amount: Dim) -> str:
 
 
 def show_size(amount: Dim) -> str:
-    """`512 bytes`, `3.4 GiB`; a formula if the amount contains names."""
+    """Format `512 bytes`, `3.4 GiB`; a formula if the amount contains names."""
     return show_bytes(amount) if isinstance(amount, int) else show_formula(amount)
 
 
 def show_formula(amount: Dim) -> str:
-    """`16*B*T*(58,275*T + 553,471,328) + 4`: the common factor of all terms but the constant extracted."""
+    """Format `16*B*T*(58,275*T + 553,471,328) + 4`: the common factor of all terms but the constant extracted."""
     if isinstance(amount, int):
         return f"{amount:,}"
     if amount is UNKNOWN:
@@ -109,7 +109,7 @@ def _factored(polynomial: Polynomial) -> str:
 
 
 def _terms(polynomial: Polynomial) -> str:
-    """The terms, highest degree first."""
+    """Return the terms, highest degree first."""
     text = ""
     for monomial in sorted(polynomial, key=lambda m: (-len(m), [atom.text for atom in m])):
         coefficient = polynomial[monomial]

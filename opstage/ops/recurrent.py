@@ -39,7 +39,7 @@ def rnn(
     reverse: bool = False,
     activation: Activation = _TANH,
 ) -> tuple[R, R]:
-    """h ← tanh(W·x + U·h + b) over x (T, B, I): all states (T, B, H), and the last state (B, H).
+    """Run h ← tanh(W·x + U·h + b) over x (T, B, I): return all states (T, B, H), and the last state (B, H).
 
     state        the initial state (B, H); zeros for None
     lengths      of the sequences (B,), integers from 0 to T: after its end a sequence keeps its state, its outputs are
@@ -76,7 +76,7 @@ def gru(
     reset_after: bool = True,
     activations: Sequence[Activation] = (_SIGMOID, _TANH),
 ) -> tuple[R, R]:
-    """Gated recurrent units over x (T, B, I): all states (T, B, H), and the last state (B, H).
+    """Run gated recurrent units over x (T, B, I): return all states (T, B, H), and the last state (B, H).
 
     r, z = σ(W·x + b + U·h + c) by rows, n = tanh(Wₙ·x + bₙ + r·(Uₙ·h + cₙ)), h ← (1 - z)·n + z·h, with b `bias` and c
     `recurrent_bias`. `state`, `lengths` and `reverse` are as in `rnn`.
@@ -129,7 +129,7 @@ def lstm(
     gates: str = "ifgo",
     activations: Sequence[Activation] = (_SIGMOID, _TANH, _TANH),
 ) -> tuple[R, tuple[R, R]]:
-    """Long short-term memory over x (T, B, I): all states h (T, B, H), and the last (h, c), each (B, H).
+    """Run a long short-term memory over x (T, B, I): return all h (T, B, H), and the last (h, c), each (B, H).
 
     i, f, o = σ(W·x + U·h + b), g = tanh(…) by rows, c ← f·c + i·g, h ← o·tanh(c). `state` (a pair), `lengths`
     and `reverse` are as in `rnn`. With a parameter `peephole` p (3·H,), p·c is added to i, f and o, in the
@@ -186,7 +186,7 @@ def bidirectional(
     lengths: R | None = None,
     **settings: Any,
 ) -> tuple[R, tuple[Any, Any]]:
-    """`rnn`, `gru` or `lstm` in both directions: outputs (T, B, 2·H), forward first, and both last states.
+    """Run `rnn`, `gru` or `lstm` in both directions: return outputs (T, B, 2·H), forward first, and both last states.
 
     `forward` and `backward` are parameters of the layer, `state` the pair of initial states; `settings` are passed to
     the layer.

@@ -331,7 +331,7 @@ class ReductionOps(Calls[R]):
 
     @SUM.method
     def sum(self, x: R, /) -> R:
-        """Sum of all elements, a scalar. PyTorch: torch.sum.
+        """Return the sum of all elements, a scalar. PyTorch: torch.sum.
 
         Raises:
             DtypeError: x a mask.
@@ -339,7 +339,8 @@ class ReductionOps(Calls[R]):
 
     @REDUCE_SUM.method
     def reduce_sum(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Sum over axes, or all for None; 0 over an empty axis. Integers are summed in int64. PyTorch: torch.sum.
+        """Return the sum over axes, or all for None; 0 over an empty axis. Integers are summed in int64. PyTorch:
+        torch.sum.
 
         Raises:
             DtypeError: x a mask.
@@ -348,7 +349,7 @@ class ReductionOps(Calls[R]):
 
     @REDUCE_MEAN.method
     def reduce_mean(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Mean over axes, with at least one element. PyTorch: torch.mean.
+        """Return the mean over axes, with at least one element. PyTorch: torch.mean.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -357,7 +358,7 @@ class ReductionOps(Calls[R]):
 
     @REDUCE_MAX.method
     def reduce_max(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Maximum over axes; ties share the gradient evenly. PyTorch: torch.amax.
+        """Return the maximum over axes; ties share the gradient evenly. PyTorch: torch.amax.
 
         Over at least one element; nan if any element is nan, and the gradient of these elements is nan.
 
@@ -368,7 +369,7 @@ class ReductionOps(Calls[R]):
 
     @ARGMAX.method
     def argmax(self, x: R, /, *, axis: Axis = -1, keepdims: bool = False) -> R:
-        """Index of the first maximum along an axis, int64; no gradient. PyTorch: torch.argmax.
+        """Return the index of the first maximum along an axis, int64; no gradient. PyTorch: torch.argmax.
 
         Raises:
             DtypeError: x a mask.
@@ -377,7 +378,7 @@ class ReductionOps(Calls[R]):
 
     @REDUCE_MIN.method
     def reduce_min(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Minimum over axes; ties share the gradient evenly. PyTorch: torch.amin.
+        """Return the minimum over axes; ties share the gradient evenly. PyTorch: torch.amin.
 
         Over at least one element; nan if any element is nan, and the gradient of these elements is nan.
 
@@ -388,7 +389,7 @@ class ReductionOps(Calls[R]):
 
     @ARGMIN.method
     def argmin(self, x: R, /, *, axis: Axis = -1, keepdims: bool = False) -> R:
-        """Index of the first minimum along an axis, int64; no gradient. PyTorch: torch.argmin.
+        """Return the index of the first minimum along an axis, int64; no gradient. PyTorch: torch.argmin.
 
         Raises:
             DtypeError: x a mask.
@@ -397,7 +398,7 @@ class ReductionOps(Calls[R]):
 
     @REDUCE_ANY.method
     def reduce_any(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Whether any element over axes is True or nonzero; False over an empty axis.
+        """Return whether any element over axes is True or nonzero; False over an empty axis.
 
         A mask; no gradient; nan is nonzero. PyTorch: torch.any.
 
@@ -407,7 +408,7 @@ class ReductionOps(Calls[R]):
 
     @REDUCE_ALL.method
     def reduce_all(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Whether all elements over axes are True or nonzero; True over an empty axis.
+        """Return whether all elements over axes are True or nonzero; True over an empty axis.
 
         A mask; no gradient; nan is nonzero. PyTorch: torch.all.
 
@@ -417,7 +418,7 @@ class ReductionOps(Calls[R]):
 
     @SOFTMAX.method
     def softmax(self, x: R, /, *, axis: Axis = -1) -> R:
-        """e^x / Σ e^x along an axis of at least one element, without overflow. PyTorch: torch.softmax.
+        """Return e^x / Σ e^x along an axis of at least one element, without overflow. PyTorch: torch.softmax.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -426,7 +427,7 @@ class ReductionOps(Calls[R]):
 
     @LOG_SOFTMAX.method
     def log_softmax(self, x: R, /, *, axis: Axis = -1) -> R:
-        """x - log Σ e^x along an axis of at least one element, without overflow. PyTorch: torch.log_softmax.
+        """Return x - log Σ e^x along an axis of at least one element, without overflow. PyTorch: torch.log_softmax.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -435,7 +436,7 @@ class ReductionOps(Calls[R]):
 
     @SOFTMAX_GRAD.method
     def softmax_grad(self, y: R, g: R, /, *, axis: Axis) -> R:
-        """y · (g - Σ g·y), for y = softmax(x).
+        """Return y · (g - Σ g·y), for y = softmax(x).
 
         Raises:
             DtypeError: y not a float tensor; dtypes differ.
@@ -444,7 +445,7 @@ class ReductionOps(Calls[R]):
 
     @LOG_SOFTMAX_GRAD.method
     def log_softmax_grad(self, y: R, g: R, /, *, axis: Axis) -> R:
-        """g - e^y · Σ g, for y = log_softmax(x).
+        """Return g - e^y · Σ g, for y = log_softmax(x).
 
         Raises:
             DtypeError: y not a float tensor; dtypes differ.

@@ -111,7 +111,7 @@ class RoundingOps(Calls[R]):
 
     @FLOOR.method
     def floor(self, x: R, /) -> R:
-        """The largest integer <= x; derivative 0. PyTorch: torch.floor.
+        """Return the largest integer <= x; derivative 0. PyTorch: torch.floor.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -119,7 +119,7 @@ class RoundingOps(Calls[R]):
 
     @CEIL.method
     def ceil(self, x: R, /) -> R:
-        """The smallest integer >= x; derivative 0. PyTorch: torch.ceil.
+        """Return the smallest integer >= x; derivative 0. PyTorch: torch.ceil.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -127,7 +127,7 @@ class RoundingOps(Calls[R]):
 
     @TRUNC.method
     def trunc(self, x: R, /) -> R:
-        """x rounded towards 0; derivative 0. PyTorch: torch.trunc.
+        """Return x rounded towards 0; derivative 0. PyTorch: torch.trunc.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -135,7 +135,7 @@ class RoundingOps(Calls[R]):
 
     @ROUND.method
     def round(self, x: R, /) -> R:
-        """The nearest integer, with ties to even; derivative 0. PyTorch: torch.round.
+        """Return the nearest integer, with ties to even; derivative 0. PyTorch: torch.round.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -143,7 +143,8 @@ class RoundingOps(Calls[R]):
 
     @SIGN.method
     def sign(self, x: R, /) -> R:
-        """-1, 0 or 1, and nan for nan, for floats or integers; derivative 0. PyTorch: torch.sign, which is 0 for nan.
+        """Return -1, 0 or 1, and nan for nan, for floats or integers; derivative 0. PyTorch: torch.sign, which is 0 for
+        nan.
 
         Raises:
             DtypeError: x a mask.
@@ -151,7 +152,7 @@ class RoundingOps(Calls[R]):
 
     @FLOOR_DIVIDE.method
     def floor_divide(self, x: R | Number, y: R | Number, /) -> R:
-        """x / y rounded down, of one shape and dtype; derivative 0. PyTorch: torch.floor_divide, x // y.
+        """Return x / y rounded down, of one shape and dtype; derivative 0. PyTorch: torch.floor_divide, x // y.
 
         Integer division by 0 is 0, as in NumPy; float division by 0 is as in IEEE 754.
 
@@ -162,7 +163,7 @@ class RoundingOps(Calls[R]):
 
     @MOD.method
     def mod(self, x: R | Number, y: R | Number, /) -> R:
-        """x - y · floor(x / y), exactly, with the sign of y. PyTorch: torch.remainder, x % y.
+        """Return x - y · floor(x / y), exactly, with the sign of y. PyTorch: torch.remainder, x % y.
 
         Modulo 0 an integer gives 0, as in NumPy, and a float nan. Derivatives 1 and -floor(x / y).
 
@@ -173,7 +174,7 @@ class RoundingOps(Calls[R]):
 
     @FMOD.method
     def fmod(self, x: R | Number, y: R | Number, /) -> R:
-        """The remainder of x / y rounded towards 0, with the sign of x. PyTorch: torch.fmod.
+        """Return the remainder of x / y rounded towards 0, with the sign of x. PyTorch: torch.fmod.
 
         Raises:
             DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
@@ -182,7 +183,7 @@ class RoundingOps(Calls[R]):
 
     @BITWISE_AND.method
     def bitwise_and(self, x: R | Number, y: R | Number, /) -> R:
-        """The bitwise and of integers; no gradient. PyTorch: torch.bitwise_and.
+        """Return the bitwise and of integers; no gradient. PyTorch: torch.bitwise_and.
 
         Raises:
             DtypeError: x not an integer tensor; dtypes differ; a number that the dtype does not hold.
@@ -191,7 +192,7 @@ class RoundingOps(Calls[R]):
 
     @BITWISE_OR.method
     def bitwise_or(self, x: R | Number, y: R | Number, /) -> R:
-        """The bitwise or of integers; no gradient. PyTorch: torch.bitwise_or.
+        """Return the bitwise or of integers; no gradient. PyTorch: torch.bitwise_or.
 
         Raises:
             DtypeError: x not an integer tensor; dtypes differ; a number that the dtype does not hold.
@@ -200,7 +201,7 @@ class RoundingOps(Calls[R]):
 
     @BITWISE_XOR.method
     def bitwise_xor(self, x: R | Number, y: R | Number, /) -> R:
-        """The bitwise exclusive or of integers; no gradient. PyTorch: torch.bitwise_xor.
+        """Return the bitwise exclusive or of integers; no gradient. PyTorch: torch.bitwise_xor.
 
         Raises:
             DtypeError: x not an integer tensor; dtypes differ; a number that the dtype does not hold.
@@ -209,7 +210,7 @@ class RoundingOps(Calls[R]):
 
     @LEFT_SHIFT.method
     def left_shift(self, x: R | Number, y: R | Number, /) -> R:
-        """x shifted left by y bits, 0 if y is at least the width of x; no gradient.
+        """Return x shifted left by y bits, 0 if y is at least the width of x; no gradient.
 
         PyTorch: torch.bitwise_left_shift. Bits shifted out are lost; a negative y shifts out all bits, as in NumPy.
 
@@ -220,7 +221,7 @@ class RoundingOps(Calls[R]):
 
     @RIGHT_SHIFT.method
     def right_shift(self, x: R | Number, y: R | Number, /) -> R:
-        """x shifted right by y bits, with sign extension; no gradient.
+        """Return x shifted right by y bits, with sign extension; no gradient.
 
         PyTorch: torch.bitwise_right_shift. A negative y leaves only the sign, as in NumPy.
 

@@ -111,7 +111,7 @@ def error(ops: Ops[R], op: str, reason: str) -> ShapeError:
 
 
 def dtype_error(ops: Ops[R], op: str, reason: str) -> DtypeError:
-    """The error of a function of the name `op` given a tensor of a dtype that it does not take."""
+    """Return the error of a function of the name `op` given a tensor of a dtype that it does not take."""
     return DtypeError(reason, op=op, region=ops.cursor.region.name)
 
 

@@ -41,7 +41,7 @@ def _cumsum_shape(x: TensorType, *, axis: int, exclusive: bool, reverse: bool) -
 def _cumsum_vjp(
     ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, axis: int, exclusive: bool, reverse: bool
 ) -> Some[R]:
-    """An element is in the sums of all later ones, so the transpose sums from the other end."""
+    """Sum from the other end, since an element is in the sums of all later ones."""
     return (ops.cumsum(cotangents[0], axis=axis, exclusive=exclusive, reverse=not reverse),)
 
 
@@ -76,8 +76,8 @@ def _shifted(ops: Ops[R], x: R, axis: int, *, onward: bool, first: int = 0) -> R
 
 
 def _linear_recurrence_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, axis: int, reverse: bool) -> Some[R]:
-    """The cotangent of b is s[k] = g[k] + a[k + 1]·s[k + 1], a recurrence from the other end; that of a is s[k]·out[k -
-    1]."""
+    """Return the cotangents. That of b is s[k] = g[k] + a[k + 1]·s[k + 1], a recurrence from the other end; that of a
+    is s[k]·out[k - 1]."""
     (g,), (a, out) = cotangents, ctx.saved
     s = ops.linear_recurrence(_shifted(ops, a, axis, onward=reverse), g, axis=axis, reverse=not reverse)
     return ops.mul(s, _shifted(ops, out, axis, onward=not reverse)) if ctx.needs[0] else None, s
@@ -102,7 +102,7 @@ LINEAR_RECURRENCE = Primitive(
 
 
 def _cumprod_decomposition(ops: Ops[R], x: R, /, *, axis: int, exclusive: bool, reverse: bool) -> Row[R]:
-    """A recurrence with a given first element, so that its derivative does not divide and is correct at zeros."""
+    """Run a recurrence with a given first element, so that its derivative does not divide and is correct at zeros."""
     if not is_float(x.dtype):
         x = ops.cast(x, dtype=INT64)
     if exclusive:
@@ -128,7 +128,7 @@ def _reduce_prod_shape(x: TensorType, *, axes: Ints, keepdims: bool) -> Types:
 
 
 def _reduce_prod_decomposition(ops: Ops[R], x: R, /, *, axes: Ints, keepdims: bool) -> Row[R]:
-    """The last cumulative product of all elements after a 1."""
+    """Return the last cumulative product of all elements after a 1."""
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     leading, length = [x.shape[axis] for axis in kept], prod(x.shape[axis] for axis in axes)
     rows = ops.reshape(ops.permute(x, axes=(*kept, *axes)), shape=(*leading, length))
@@ -149,7 +149,7 @@ class SequenceOps(Calls[R]):
 
     @CUMSUM.method
     def cumsum(self, x: R, /, *, axis: Axis = -1, exclusive: bool = False, reverse: bool = False) -> R:
-        """Cumulative sums along an axis; integers are summed in int64. PyTorch: torch.cumsum.
+        """Return the cumulative sums along an axis; integers are summed in int64. PyTorch: torch.cumsum.
 
         out[k] = Σ x[i] over i <= k; with exclusive=True over i < k, so that the first is 0; with reverse=True over
         i >= k. ONNX: CumSum.
@@ -161,7 +161,7 @@ class SequenceOps(Calls[R]):
 
     @ARGSORT.method
     def argsort(self, x: R, /, *, axis: Axis = -1, descending: bool = False) -> R:
-        """Indices that sort x along an axis, int64; equal elements keep their order. PyTorch: torch.argsort.
+        """Return the indices that sort x along an axis, int64; equal elements keep their order. PyTorch: torch.argsort.
 
         No gradient. nan counts as larger than any number: last, or first with descending=True.
 
@@ -171,7 +171,7 @@ class SequenceOps(Calls[R]):
 
     @LINEAR_RECURRENCE.method
     def linear_recurrence(self, a: R, b: R, /, *, axis: Axis = -1, reverse: bool = False) -> R:
-        """out[k] = a[k]·out[k - 1] + b[k] along an axis, starting from 0; with reverse=True from the end.
+        """Return out[k] = a[k]·out[k - 1] + b[k] along an axis, starting from 0; with reverse=True from the end.
 
         a and b have one shape. With a = 1 it is a cumulative sum, with b = 0 after the first a cumulative product.
         Elements are computed in sequence, so rounding does not depend on later elements.
@@ -183,7 +183,7 @@ class SequenceOps(Calls[R]):
 
     @CUMPROD.method
     def cumprod(self, x: R, /, *, axis: Axis = -1, exclusive: bool = False, reverse: bool = False) -> R:
-        """Cumulative products along an axis; integers are multiplied in int64. PyTorch: torch.cumprod.
+        """Return the cumulative products along an axis; integers are multiplied in int64. PyTorch: torch.cumprod.
 
         With exclusive=True of the elements before each one, so that the first is 1; with reverse=True from each one
         on. Its derivative does not divide, so it is correct where elements are 0.
@@ -195,7 +195,7 @@ class SequenceOps(Calls[R]):
 
     @REDUCE_PROD.method
     def reduce_prod(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Product over axes, or all for None; 1 over an empty axis. PyTorch: torch.prod.
+        """Return the product over axes, or all for None; 1 over an empty axis. PyTorch: torch.prod.
 
         Integers are multiplied in int64. Its derivative does not divide, so it is correct where elements are 0.
 
@@ -209,7 +209,7 @@ class SequenceOps(Calls[R]):
 
 
 def sort(ops: Ops[R], x: R, /, *, axis: int = -1, descending: bool = False) -> tuple[R, R]:
-    """The elements of an axis in sorted order, and their original indices; equal elements keep their order.
+    """Return the elements of an axis in sorted order, and their original indices; equal elements keep their order.
 
     nan counts as larger than any number. Gradients go to the original elements. PyTorch: torch.sort(stable=True).
     NumPy: np.sort, np.argsort.
@@ -223,7 +223,7 @@ def sort(ops: Ops[R], x: R, /, *, axis: int = -1, descending: bool = False) -> t
 
 
 def top_k(ops: Ops[R], x: R, /, *, k: Dim, axis: int = -1, largest: bool = True) -> tuple[R, R]:
-    """The k largest elements of an axis in descending order, and their indices; the smallest with largest=False.
+    """Return the k largest elements of an axis in descending order, and their indices; the smallest with largest=False.
 
     Equal elements keep their order; nan counts as larger than any number. k is at most the size of the axis.
     PyTorch: torch.topk, which does not specify the choice among equal elements. ONNX: TopK.
@@ -244,7 +244,8 @@ def top_k(ops: Ops[R], x: R, /, *, k: Dim, axis: int = -1, largest: bool = True)
 
 
 def searchsorted(ops: Ops[R], ordered: R, values: R, /, *, right: bool = False) -> R:
-    """For each value, the number of elements of the sorted `ordered` (n) that are less, or <= with right=True; int64.
+    """Return, for each value, the number of elements of the sorted `ordered` (n) that are less, or <= with right=True;
+    int64.
 
     This is the insertion point before or after equal elements; the result has values' shape. Sorted rows
     (*B, n) are searched for the values (*B, m) of the same row. nan counts as larger than any number. Every value is
@@ -271,7 +272,7 @@ def searchsorted(ops: Ops[R], ordered: R, values: R, /, *, right: bool = False) 
 
 
 def bincount(ops: Ops[R], x: R, /, *, size: Dim, weights: R | None = None) -> R:
-    """The count of each of 0 … size - 1 in x, integers of any shape; or the sum of weights, of x's shape.
+    """Return the count of each of 0 … size - 1 in x, integers of any shape; or the sum of weights, of x's shape.
 
     (size), int64 or of the weights' dtype. A number outside of [0, size) is a RangeError. NumPy: np.bincount. PyTorch:
     torch.bincount, where the size is a minimum.
@@ -295,7 +296,7 @@ def bincount(ops: Ops[R], x: R, /, *, size: Dim, weights: R | None = None) -> R:
 
 
 def segment_sum(ops: Ops[R], x: R, segments: R, /, *, count: Dim) -> R:
-    """Σ x[i] over the rows i with segments[i] = s, for s in 0 … count - 1: x (n, *d), segments (n) in any order.
+    """Return Σ x[i] over the rows i with segments[i] = s, for s in 0 … count - 1: x (n, *d), segments (n) in any order.
 
     (count, *d), with zeros for empty segments; a segment outside of [0, count) is a RangeError. PyTorch:
     torch.zeros(count, *d).index_add(0, segments, x). JAX: jax.ops.segment_sum.
@@ -327,7 +328,7 @@ def segment_count(ops: Ops[R], op: str, x: R, segments: R, count: Dim) -> Dim:
 
 
 def unique(ops: Ops[R], x: R, /, *, size: Dim, fill: float = 0) -> tuple[R, R, R]:
-    """The distinct elements of x in order, at most `size`; their counts; and their number.
+    """Return the distinct elements of x in order, at most `size`; their counts; and their number.
 
     Values (size), filled up with `fill`; counts (size) int64, filled up with 0; and an int64 scalar. More than
     `size` distinct elements are a RangeError at run time. All nan are equal. x has numbers, in any shape. PyTorch:

@@ -199,7 +199,7 @@ class SlicingOps(Calls[R]):
     __slots__ = ()
 
     def concat(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
-        """Tensors of one dtype joined along an existing axis; all other axes agree. PyTorch: torch.cat.
+        """Join tensors of one dtype along an existing axis; all other axes agree. PyTorch: torch.cat.
 
         Raises:
             DtypeError: dtypes differ.
@@ -212,7 +212,7 @@ class SlicingOps(Calls[R]):
         )
 
     def stack(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
-        """Tensors of one shape and dtype joined along a new axis of the result. PyTorch: torch.stack.
+        """Join tensors of one shape and dtype along a new axis of the result. PyTorch: torch.stack.
 
         Raises:
             DtypeError: dtypes differ.
@@ -223,7 +223,7 @@ class SlicingOps(Calls[R]):
         return self._call(STACK, refs, {"axis": normalize_axis("stack", axis, rank) if refs else _no_tensors("stack")})
 
     def slice(self, x: R, /, *, axis: int, start: Dim, length: Dim, step: int = 1) -> R:
-        """`length` entries from `start` in steps of `step` along an axis; all must exist. PyTorch: torch.narrow.
+        """Return `length` entries from `start` in steps of `step` along an axis; all must exist. PyTorch: torch.narrow.
 
         The entries start, start + step, …, x[start:end:step]: 0 <= start and start + (length - 1)·step < n.
 
@@ -239,7 +239,7 @@ class SlicingOps(Calls[R]):
         return self._call(SLICE, (x,), static)
 
     def split(self, x: R, /, *, sizes: Sequence[Dim], axis: int = 0) -> tuple[R, ...]:
-        """Consecutive slices along an axis, with sizes that add up to it. PyTorch: torch.split.
+        """Split x into consecutive slices along an axis, with sizes that add up to it. PyTorch: torch.split.
 
         Raises:
             ShapeError: entries outside x; sizes that do not add up; no such axis; an invalid argument.
@@ -264,7 +264,7 @@ class SlicingOps(Calls[R]):
     def pad(
         self, x: R, /, *, padding: Sequence[tuple[Dim, Dim]], value: Number = 0.0, interior: Sequence[int] | None = None
     ) -> R:
-        """Constant padding before, after and between the entries of each axis. PyTorch: torch.nn.functional.pad.
+        """Pad x with a constant before, after and between the entries of each axis. PyTorch: torch.nn.functional.pad.
 
         `padding` has for each axis the numbers (before, after) of cells of `value` to add, and `interior` the number
         between adjacent entries: n becomes before + n + (n - 1)·interior + after. As jax.lax.pad.

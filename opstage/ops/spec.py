@@ -87,7 +87,7 @@ class Spec:
 
     @property
     def entries(self) -> tuple[Any, ...]:
-        """The dims: ints, names and expressions as text, and dims. Raises `UsageError` for too many."""
+        """Return the dims: ints, names and expressions as text, and dims. Raises `UsageError` for too many."""
         if isinstance(self.shape, str) and len(self.shape) > _LONGEST_SHAPE:
             raise UsageError(f"the shape {brief(self.shape)} has {len(self.shape):,} characters, too many for a shape")
         entries = tuple(split_outside(self.shape, " \t\n") if isinstance(self.shape, str) else self.shape)
@@ -293,7 +293,7 @@ class Window:
     """An output at index t of the named dim `axis` only reads inputs at indices from t - size to t + size.
 
     Raises:
-        UsageError: a size that is no integer >= 0.
+        UsageError: a size that is not an integer >= 0.
     """
 
     axis: str

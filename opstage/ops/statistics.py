@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def var(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> R:
-    """Σ (x - mean)² / (n - correction) over axes with n elements, or all for None.
+    """Return Σ (x - mean)² / (n - correction) over axes with n elements, or all for None.
 
     correction=1 is the sample variance, 0 the population variance. ShapeError unless n > correction, where PyTorch
     returns nan or inf. PyTorch: torch.var. NumPy: np.var, with ddof=correction.
@@ -49,7 +49,7 @@ def var(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdim
 
 
 def std(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> R:
-    """√var, with the same arguments; 0 with gradient 0 where all elements are equal. PyTorch: torch.std.
+    """Return √var, with the same arguments; 0 with gradient 0 where all elements are equal. PyTorch: torch.std.
 
     Raises:
         DtypeError: x not a float tensor.
@@ -59,7 +59,7 @@ def std(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdim
 
 
 def norm(ops: Ops[R], x: R, /, *, ord: float = 2, axis: Axes = None, keepdims: bool = False) -> R:
-    """The vector norm over axes, or all for None: ord 1 (Σ |x|), 2 (√Σ x²), inf (max |x|), -inf (min |x|).
+    """Return the vector norm over axes, or all for None: ord 1 (Σ |x|), 2 (√Σ x²), inf (max |x|), -inf (min |x|).
 
     Correct even if squares overflow or underflow. At 0 the gradient of the 2-norm is 0. Over an axis of size 0 the
     norm is 0, but ±inf raise ShapeError. PyTorch: torch.linalg.vector_norm. ONNX: ReduceL1, ReduceL2.
@@ -100,7 +100,7 @@ def quantile(
     keepdims: bool = False,
     interpolation: str = "linear",
 ) -> R:
-    """The element at position q·(n - 1) of n sorted elements along an axis, or of the whole tensor for None.
+    """Return the element at position q·(n - 1) of n sorted elements along an axis, or of the whole tensor for None.
 
     Between two positions, "linear" interpolates; "lower", "higher", "midpoint" and "nearest", which is the even one if
     both are as near, use one or both. q is from 0 to 1, taken as the decimal number in its notation. nan if an element
@@ -143,7 +143,7 @@ def quantile(
 
 
 def median(ops: Ops[R], x: R, /, *, axis: int | None = None, keepdims: bool = False) -> R:
-    """The middle element along an axis, or of the whole tensor for None; for even sizes the mean of two.
+    """Return the middle element along an axis, or of the whole tensor for None; for even sizes the mean of two.
 
     nan if an element is. NumPy: np.median. PyTorch's torch.median is the lower of the two: quantile(q=0.5,
     interpolation="lower").
@@ -208,7 +208,8 @@ def _require_float(ops: Ops[R], op: str, x: R) -> None:
 
 
 def cummax(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
-    """The cumulative maximum along an axis, and its index; the last of equal elements, and nan from the first nan on.
+    """Return the cumulative maximum along an axis, and its index; the last of equal elements, and nan from the first
+    nan on.
 
     Values in x's shape and dtype, and int64 indices. Gradients go to the selected elements. PyTorch: torch.cummax.
     NumPy: np.maximum.accumulate.
@@ -221,7 +222,7 @@ def cummax(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
 
 
 def cummin(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
-    """The cumulative minimum along an axis, and its index, as in `cummax`. PyTorch: torch.cummin.
+    """Return the cumulative minimum along an axis, and its index, as in `cummax`. PyTorch: torch.cummin.
 
     Raises:
         DtypeError: x a mask.
@@ -231,7 +232,7 @@ def cummin(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
 
 
 def segment_max(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 0) -> R:
-    """The maximum of x[i] over the rows i with segments[i] = s, for s in 0 … count - 1: x (n, *d), segments (n).
+    """Return the maximum of x[i] over the rows i with segments[i] = s, for s in 0 … count - 1: x (n, *d), segments (n).
 
     (count, *d), `fill` for empty segments; nan if an element is. Equal maxima share the gradient. A segment
     outside of [0, count) is a RangeError. PyTorch: torch.scatter_reduce(…, "amax"). JAX: jax.ops.segment_max.
@@ -246,7 +247,7 @@ def segment_max(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 
 
 
 def segment_min(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 0) -> R:
-    """The minimum of x[i] in each segment, as in `segment_max`. PyTorch: torch.scatter_reduce(…, "amin").
+    """Return the minimum of x[i] in each segment, as in `segment_max`. PyTorch: torch.scatter_reduce(…, "amin").
 
     Raises:
         DtypeError: x a mask; x not an integer tensor.

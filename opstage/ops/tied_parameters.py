@@ -72,27 +72,27 @@ class Places:
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
-        """The dotted path of every position."""
+        """Return the dotted path of every position."""
         return tuple(trees.structure_paths(self.structure))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The path of each parameter's first position, which names it in files and messages."""
+        """Return the path of each parameter's first position, which names it in files and messages."""
         return tuple(self.first(self.paths))
 
     @cached_property
     def tied(self) -> dict[str, tuple[str, ...]]:
-        """The parameters with several positions: name -> all paths."""
+        """Return the parameters with several positions: name -> all paths."""
         return {group[0]: group for group in self.groups(self.paths)} if len(self) < len(self.owners) else {}
 
     @cached_property
     def all_paths(self) -> tuple[tuple[str, ...], ...]:
-        """The paths of each parameter, its name first."""
+        """Return the paths of each parameter, its name first."""
         return tuple([self.tied.get(name, (name,)) for name in self.names])
 
     @cached_property
     def _firsts(self) -> tuple[int, ...]:
-        """The index of each parameter's first position."""
+        """Return the index of each parameter's first position."""
         at: dict[int, int] = {}
         for place, owner in enumerate(self.owners):
             at.setdefault(owner, place)
@@ -129,7 +129,8 @@ class Places:
 
     @cached_property
     def written(self) -> tuple[int, ...]:
-        """The index of each parameter's first position in the tree as users wrote it; see `trees.written_order`."""
+        """Return the index of each parameter's first position in the tree as users wrote it; see
+        `trees.written_order`."""
         at: dict[int, int] = {}
         for place in trees.written_order(self.structure):
             at.setdefault(self.owners[place], place)

@@ -254,7 +254,7 @@ class TranscendentalOps(Calls[R]):
 
     @EXPM1.method
     def expm1(self, x: R, /) -> R:
-        """e^x - 1, accurate near 0. PyTorch: torch.expm1.
+        """Return e^x - 1, accurate near 0. PyTorch: torch.expm1.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -262,7 +262,7 @@ class TranscendentalOps(Calls[R]):
 
     @LOG1P.method
     def log1p(self, x: R, /) -> R:
-        """log(1 + x), accurate near 0; -inf at -1, nan below. PyTorch: torch.log1p.
+        """Return log(1 + x), accurate near 0; -inf at -1, nan below. PyTorch: torch.log1p.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -270,7 +270,7 @@ class TranscendentalOps(Calls[R]):
 
     @EXP2.method
     def exp2(self, x: R, /) -> R:
-        """2^x, exact where x is an integer. PyTorch: torch.exp2.
+        """Return 2^x, exact where x is an integer. PyTorch: torch.exp2.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -278,7 +278,7 @@ class TranscendentalOps(Calls[R]):
 
     @LOG2.method
     def log2(self, x: R, /) -> R:
-        """Logarithm to the base 2, exact for powers of 2; -inf at 0, nan below. PyTorch: torch.log2.
+        """Return the logarithm to the base 2, exact for powers of 2; -inf at 0, nan below. PyTorch: torch.log2.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -286,7 +286,7 @@ class TranscendentalOps(Calls[R]):
 
     @LOG10.method
     def log10(self, x: R, /) -> R:
-        """Logarithm to the base 10; -inf at 0, nan below. PyTorch: torch.log10.
+        """Return the logarithm to the base 10; -inf at 0, nan below. PyTorch: torch.log10.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -294,7 +294,7 @@ class TranscendentalOps(Calls[R]):
 
     @TAN.method
     def tan(self, x: R, /) -> R:
-        """Tangent, of radians. PyTorch: torch.tan.
+        """Return the tangent of x, in radians. PyTorch: torch.tan.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -302,7 +302,7 @@ class TranscendentalOps(Calls[R]):
 
     @ASIN.method
     def asin(self, x: R, /) -> R:
-        """The angle in [-π/2, π/2] whose sine is x; nan outside [-1, 1]. PyTorch: torch.asin.
+        """Return the angle in [-π/2, π/2] whose sine is x; nan outside [-1, 1]. PyTorch: torch.asin.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -310,7 +310,7 @@ class TranscendentalOps(Calls[R]):
 
     @ACOS.method
     def acos(self, x: R, /) -> R:
-        """The angle in [0, π] whose cosine is x; nan outside [-1, 1]. PyTorch: torch.acos.
+        """Return the angle in [0, π] whose cosine is x; nan outside [-1, 1]. PyTorch: torch.acos.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -318,7 +318,7 @@ class TranscendentalOps(Calls[R]):
 
     @ATAN.method
     def atan(self, x: R, /) -> R:
-        """The angle in [-π/2, π/2] whose tangent is x. PyTorch: torch.atan.
+        """Return the angle in [-π/2, π/2] whose tangent is x. PyTorch: torch.atan.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -326,7 +326,7 @@ class TranscendentalOps(Calls[R]):
 
     @ATAN2.method
     def atan2(self, y: R, x: R, /) -> R:
-        """The angle in [-π, π] of the point (x, y), by the signs of both, including zeros. PyTorch: torch.atan2.
+        """Return the angle in [-π, π] of the point (x, y), by the signs of both, including zeros. PyTorch: torch.atan2.
 
         The derivative at (0, 0) is nan.
 
@@ -337,7 +337,7 @@ class TranscendentalOps(Calls[R]):
 
     @SINH.method
     def sinh(self, x: R, /) -> R:
-        """½(e^x - e^-x), accurate near 0. PyTorch: torch.sinh.
+        """Return ½(e^x - e^-x), accurate near 0. PyTorch: torch.sinh.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -345,7 +345,7 @@ class TranscendentalOps(Calls[R]):
 
     @COSH.method
     def cosh(self, x: R, /) -> R:
-        """½(e^x + e^-x). PyTorch: torch.cosh.
+        """Return ½(e^x + e^-x). PyTorch: torch.cosh.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -353,7 +353,7 @@ class TranscendentalOps(Calls[R]):
 
     @ASINH.method
     def asinh(self, x: R, /) -> R:
-        """The inverse of sinh, log(x + √(x² + 1)), accurate near 0 and below. PyTorch: torch.asinh.
+        """Return the inverse of sinh, log(x + √(x² + 1)), accurate near 0 and below. PyTorch: torch.asinh.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -361,7 +361,7 @@ class TranscendentalOps(Calls[R]):
 
     @ACOSH.method
     def acosh(self, x: R, /) -> R:
-        """The inverse of cosh, log(x + √(x² - 1)); nan below 1. PyTorch: torch.acosh.
+        """Return the inverse of cosh, log(x + √(x² - 1)); nan below 1. PyTorch: torch.acosh.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -369,7 +369,7 @@ class TranscendentalOps(Calls[R]):
 
     @ATANH.method
     def atanh(self, x: R, /) -> R:
-        """The inverse of tanh, ½ log((1 + x)/(1 - x)); ±inf at ±1, nan outside. PyTorch: torch.atanh.
+        """Return the inverse of tanh, ½ log((1 + x)/(1 - x)); ±inf at ±1, nan outside. PyTorch: torch.atanh.
 
         Raises:
             DtypeError: x not a float tensor.

@@ -97,7 +97,7 @@ def _is_scalar(entry: Any) -> bool:
 
 
 def as_scalars(tree: Any) -> Any:
-    """Convert a list for which `all_scalars` holds to `Scalars`; return anything else unchanged."""
+    """Convert to `Scalars` a list for which `all_scalars` is True; return anything else unchanged."""
     if not all_scalars(tree):
         return tree
     return Scalars(map(as_scalars, tree))

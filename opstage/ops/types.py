@@ -43,12 +43,12 @@ class TensorType(NamedTuple):
 
     @property
     def size(self) -> Dim:
-        """Number of elements."""
+        """Return the number of elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> Dim:
-        """Bytes of a dense tensor of this type."""
+        """Return the bytes of a dense tensor of this type."""
         return self.size * self.dtype.itemsize
 
 
@@ -139,7 +139,7 @@ def require_bool(x: TensorType, name: str) -> None:
 
 
 def require_same_dtype(x: TensorType, y: TensorType, x_name: str, y_name: str) -> None:
-    """Raise DtypeError unless two operands have the same dtype: there is no implicit promotion."""
+    """Raise DtypeError unless two operands have the same dtype: nothing is promoted implicitly."""
     if x.dtype != y.dtype:
         raise DtypeError(
             f"{x_name} is {dtype_name(x.dtype)} but {y_name} is {dtype_name(y.dtype)}; cast one of them with ops.cast"

@@ -97,7 +97,7 @@ def convolved_images(op: str, kernel: Any, x: Any, stride: IntOrTuple) -> Any:
 
 
 def pixel_shuffle(ops: Ops[R], x: R, /, *, factor: int) -> R:
-    """(*, C·r², H, W) -> (*, C, H·r, W·r): element (c, h·r + i, w·r + j) is channel c·r² + i·r + j at (h, w).
+    """Return (*, C·r², H, W) -> (*, C, H·r, W·r): element (c, h·r + i, w·r + j) is channel c·r² + i·r + j at (h, w).
 
     PyTorch: torch.nn.functional.pixel_shuffle. ONNX: DepthToSpace, mode CRD. Source: Shi et al. 2016.
 
@@ -108,7 +108,7 @@ def pixel_shuffle(ops: Ops[R], x: R, /, *, factor: int) -> R:
 
 
 def pixel_unshuffle(ops: Ops[R], x: R, /, *, factor: int) -> R:
-    """(*, C, H·r, W·r) -> (*, C·r², H, W), the inverse of pixel_shuffle.
+    """Return (*, C, H·r, W·r) -> (*, C·r², H, W), the inverse of pixel_shuffle.
 
     PyTorch: torch.nn.functional.pixel_unshuffle.
 
@@ -119,7 +119,7 @@ def pixel_unshuffle(ops: Ops[R], x: R, /, *, factor: int) -> R:
 
 
 def depth_to_space(ops: Ops[R], x: R, /, *, block: int) -> R:
-    """(*, r²·C, H, W) -> (*, C, H·r, W·r): element (c, h·r + i, w·r + j) is channel (i·r + j)·C + c at (h, w).
+    """Return (*, r²·C, H, W) -> (*, C, H·r, W·r): element (c, h·r + i, w·r + j) is channel (i·r + j)·C + c at (h, w).
 
     ONNX: DepthToSpace, mode DCR; mode CRD is pixel_shuffle. TensorFlow: depth_to_space, of NCHW.
 
@@ -130,7 +130,7 @@ def depth_to_space(ops: Ops[R], x: R, /, *, block: int) -> R:
 
 
 def space_to_depth(ops: Ops[R], x: R, /, *, block: int) -> R:
-    """(*, C, H·r, W·r) -> (*, r²·C, H, W), the inverse of depth_to_space. ONNX: SpaceToDepth.
+    """Return (*, C, H·r, W·r) -> (*, r²·C, H, W), the inverse of depth_to_space. ONNX: SpaceToDepth.
 
     Raises:
         ShapeError: x of another shape; an invalid argument; operands that do not fit each other.
@@ -193,7 +193,7 @@ def unfold(
     padding: IntOrTuple = 0,
     dilation: IntOrTuple = 1,
 ) -> R:
-    """The windows as columns (im2col): ([N,] C, *S) -> ([N,] C·K, L), K cells per window, L windows.
+    """Return the windows as columns (im2col): ([N,] C, *S) -> ([N,] C·K, L), K cells per window, L windows.
 
     Row c·K + k of column l is cell k, in row-major order, of window l of channel c; windows are numbered in row-major
     order, and padded cells are 0. Any number of spatial axes, determined by the kernel.
@@ -235,7 +235,7 @@ def fold(
     padding: IntOrTuple = 0,
     dilation: IntOrTuple = 1,
 ) -> R:
-    """The sum of windows at their positions (col2im), the adjoint of unfold: ([N,] C·K, L) -> ([N,] C, *size).
+    """Return the sum of windows at their positions (col2im), the adjoint of unfold: ([N,] C·K, L) -> ([N,] C, *size).
 
     PyTorch: torch.nn.functional.fold. ONNX: Col2Im.
 

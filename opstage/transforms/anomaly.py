@@ -40,7 +40,7 @@ class AnomalyWatch(Transparent[R]):
 
     @override
     def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
-        """An anomaly in a backward pass gets the line of its forward op."""
+        """Give an anomaly in a backward pass the line of its forward op."""
         try:
             return super().execute(program, refs, step)
         except AnomalyError as error:
@@ -78,7 +78,7 @@ class AnomalyWatch(Transparent[R]):
 
 
 def watched(base: BaseInterpreter[R], options: Options) -> BaseInterpreter[R]:
-    """`base`, wrapped in an AnomalyWatch if the options request it and `base` has values to check."""
+    """Return `base`, wrapped in an AnomalyWatch if the options request it and `base` has values to check."""
     return AnomalyWatch(base, options) if options.detect_anomaly and base.executes else base
 
 
@@ -91,7 +91,7 @@ class _Found(Exception):
 
 
 def source_of(program: Callable[..., Any], specs: Sequence[Spec], options: Options, ordinal: int) -> SourceLine | None:
-    """The line of the user's op numbered `ordinal`, found by running the program again on shapes only."""
+    """Return the line of the user's op numbered `ordinal`, found by running the program again on shapes only."""
     from ..interpreters.shape_check.interpreter import ShapeOps
 
     ops = ShapeOps(options)

@@ -91,7 +91,7 @@ class BaseProgram:
 
     @property
     def finishes(self) -> bool:
-        """Whether `finish` does anything."""
+        """Return whether `finish` does anything."""
         return self.finish is not at_once
 
     def __call__(self, ops: Any, *refs: Any) -> tuple[Any, ...]:

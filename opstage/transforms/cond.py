@@ -27,7 +27,7 @@ from .tracer import Tracer, closed_over, constants, evaluate, structural_op
 
 
 def cond(ops: Interpreter[R], pred: Any, true_fn: Any, false_fn: Any, operands: tuple[Any, ...]) -> Any:
-    """See `Ops.cond`."""
+    """Bind the op of `Ops.cond`."""
     pred = ops.adopt(pred)
     if pred.dtype != BOOL:
         raise DtypeError(
@@ -39,7 +39,7 @@ def cond(ops: Interpreter[R], pred: Any, true_fn: Any, false_fn: Any, operands: 
 
 
 def switch(ops: Interpreter[R], index: Any, branches: Any, operands: tuple[Any, ...]) -> Any:
-    """See `Ops.switch`."""
+    """Bind the op of `Ops.switch`."""
     index = ops.adopt(index)
     if not isinstance(branches, (tuple, list)) or not branches:
         raise ProgramError(f"the branches of a switch are a tuple or list of functions, not {branches!r:.80}")
@@ -90,7 +90,7 @@ _Named = tuple[str, Tracer[Any], Sequence[Variable]]
 
 
 def _require_same_types(op: str, one: _Named, other: _Named, paths: Sequence[str]) -> None:
-    """All branches must return the same types, because the program uses the results of whichever runs."""
+    """Require that all branches return the same types, because the program uses the results of the one that runs."""
     for a, b, path in zip(one[2], other[2], paths):
         name = f"result.{path}" if path else "the result"
 
@@ -106,7 +106,7 @@ def _require_same_types(op: str, one: _Named, other: _Named, paths: Sequence[str
 
 
 def _line(tracer: Tracer[Any], ref: Variable) -> str:
-    """The user's line of the op that made a result; empty for a result that was passed through."""
+    """Return the user's line of the op that made a result; empty for a result that was passed through."""
     for equation in tracer.trace.equations:
         if ref.slot in equation.outputs:
             source = tracer.lines.get(equation.ordinal)
@@ -126,7 +126,7 @@ def bind_switch(
 
 
 def branches_of(static: Static) -> tuple[Body, ...]:
-    """The branches among the static parameters of `switch`, in order."""
+    """Return the branches among the static parameters of `switch`, in order."""
     return tuple([static[f"branch{i}"] for i in range(len(static))])
 
 
@@ -148,7 +148,7 @@ def _switch_shape(index: TensorType, *operands: TensorType, **static: Any) -> tu
 
 
 def chosen(number: int, count: int) -> int:
-    """The number of the branch that runs. Raises RangeError for an index out of range."""
+    """Return the number of the branch that runs. Raises RangeError for an index out of range."""
     if not 0 <= number < count:
         raise RangeError(f"index is {number} but there are branches 0 to {count - 1}", op="switch")
     return number
@@ -166,7 +166,7 @@ def run_switch(ops: BaseInterpreter[R], index: R, /, *operands: R, **static: Any
 
 
 def _switch_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
-    """The pullback of the branch that ran; recomputes that branch."""
+    """Return the pullback of the branch that ran; recomputes that branch."""
     index, *operands = ctx.saved
     needs = ctx.needs[1:]
     wanted = [i for i, needed in enumerate(needs) if needed]
@@ -186,7 +186,7 @@ def _switch_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /
 def _switch_jvp(
     ops: Ops[Any], primals: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...], /, **static: Any
 ) -> tuple[Any, ...]:
-    """The tangent of the branch that ran."""
+    """Return the tangent of the branch that ran."""
     index, *operands = primals
     bodies = branches_of(static)
     moving = [tangent is not None for tangent in tangents[1:]]
@@ -223,12 +223,12 @@ class _SwitchPrimitive(Primitive):
 
     @override
     def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
-        """The index and all operands: the backward pass runs the branch again."""
+        """Return the index and all operands: the backward pass runs the branch again."""
         return tuple(range(len(needs)))
 
     @override
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
-        """The cost of the most expensive branch: the most flops, and the most bytes."""
+        """Return the cost of the most expensive branch: the most flops, and the most bytes."""
         costs = [body.cost() for body in branches_of(static)]
         flops: Dim = maximum(*[cost.flops for cost in costs])
         return Cost(flops, maximum(*[cost.bytes for cost in costs]))

@@ -22,14 +22,14 @@ def every_primitive(more: Mapping[str, Primitive] | None = None) -> dict[str, Pr
 
 
 def bodies_of(static: Static) -> Iterator[tuple[str, Body]]:
-    """The bodies among static parameters, by name."""
+    """Return the bodies among static parameters, by name."""
     for name, value in static.items():
         if isinstance(value, Body):
             yield name, value
 
 
 def equations_within(static: Static) -> Iterator[Equation]:
-    """The equations of the bodies among static parameters, each with those of its own bodies behind it."""
+    """Return the equations of the bodies among static parameters, each followed by those of its bodies."""
     for _, body in bodies_of(static):
         for equation in body.equations:
             yield equation
@@ -37,7 +37,7 @@ def equations_within(static: Static) -> Iterator[Equation]:
 
 
 def communicates(static: Static) -> bool:
-    """Whether an op with these static parameters has bodies with collectives."""
+    """Return whether an op with these static parameters has bodies with collectives."""
     return any(e.primitive.kind is Kind.COLLECTIVE for e in equations_within(static))
 
 
@@ -50,7 +50,7 @@ class Inner(NamedTuple):
 
 
 def inner_bodies(body: Body) -> list[Inner]:
-    """The bodies of a body's equations, in order."""
+    """Return the bodies of a body's equations, in order."""
     return [
         Inner(i, name, value)
         for i, equation in enumerate(body.equations)

@@ -29,7 +29,7 @@ from .transposition import Forward, jvp_from_vjp, vjp_from_jvp
 
 
 def _own(static: Static) -> dict[str, Any]:
-    """The static parameters that the user gave."""
+    """Return the static parameters that the user gave."""
     return {name: value for name, value in static.items() if name != DEFINITION}
 
 
@@ -175,7 +175,7 @@ class CustomVjp:
 
 
 def custom_vjp(f: Callable[..., Any]) -> CustomVjp:
-    """A function `f(ops, *refs, **static)` whose derivative is declared, not that of its ops; a decorator.
+    """Decorate a function `f(ops, *refs, **static)` whose derivative is declared, not that of its ops.
 
         @opstage.custom_vjp
         def reverse(ops, x):
@@ -230,7 +230,7 @@ def _call(
 def _defined(
     ops: Interpreter[Any], name: str, definition: Callable[..., Any], refs: tuple[Any, ...], static: dict[str, Any]
 ) -> tuple[dict[str, Any], int]:
-    """The static parameters with the definition, traced, among them, and how many outputs that has."""
+    """Return the static parameters with the definition, traced, among them, and how many outputs that has."""
     tracer = Tracer(ops)
     inputs = [tracer.input(type_of(ref)) for ref in refs]
     try:

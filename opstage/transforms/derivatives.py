@@ -27,7 +27,7 @@ def run_on_tape(
 ) -> tuple[Tape[Any], list[list[Node[Any]]], list[Node[Any]], Any]:
     """Run f on a tape over `ops`: the tape, the nodes of each argument, the output nodes and their structure.
 
-    Arguments are pytrees of refs of `ops`, or of interpreters beneath it; the `wanted` ones become leaves.
+    Arguments are pytrees of refs of `ops`, or of interpreters that it wraps; the `wanted` ones become leaves.
     """
     return _run_on_tape(ops, f, *flatten(trees), wanted)
 
@@ -49,7 +49,8 @@ def _run_on_tape(
 def run_row_on_tape(
     ops: Interpreter[Any], f: Callable[..., Any], refs: Sequence[Any], wanted: Sequence[bool]
 ) -> tuple[Tape[Any], list[Node[Any]], list[Node[Any]], Structure]:
-    """`run_on_tape` for f on a flat list of refs: the tape, the node of each, the output nodes and their structure."""
+    """Return `run_on_tape` for f on a flat list of refs: the tape, the node of each, the output nodes and their
+    structure."""
     tape = Tape(ops)
     nodes = [tape.leaf(ops.adopt(ref)) if want else tape.wrap(ops.adopt(ref)) for ref, want in zip(refs, wanted)]
     outputs, structure = run_closed(tape, f, *nodes, leaked=_LEAKED)
@@ -57,7 +58,7 @@ def run_row_on_tape(
 
 
 def vjp(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """The value of `f(ops', *trees)` and its pullback.
+    """Return the value of `f(ops', *trees)` and its pullback.
 
     `pullback(cotangent)`, with a cotangent shaped like the value, returns a tuple aligned with the arguments, shaped
     like each, None for integers. It can be called any number of times.
@@ -76,7 +77,7 @@ def vjp(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> tuple[Any,
 def jvp(
     ops: Interpreter[Any], f: Callable[..., Any], trees: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """Value and tangent of `f(ops', *trees)`; a tangent is shaped like its argument, None where it is zero."""
+    """Return value and tangent of `f(ops', *trees)`; a tangent is shaped like its argument, None where it is zero."""
     forward = ForwardMode(ops)
     arguments = []
     trees = tuple([_adopted(ops, tree) for tree in trees])
@@ -102,7 +103,8 @@ def value_and_grad(
     has_aux: bool = False,
     keep: bool = False,
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Value of a scalar program and its gradients for the arguments `wrt`; with `has_aux` f returns (scalar, aux)."""
+    """Return the value of a scalar program and its gradients for the arguments `wrt`; with `has_aux` f returns (scalar,
+    aux)."""
     refs, arguments = flatten(trees)
     tape, nodes, outputs, structure = _run_on_tape(
         ops, f, refs, arguments, tuple([i in wrt for i in range(len(trees))])
@@ -132,7 +134,8 @@ def value_and_grad(
 def row_gradients(
     ops: Interpreter[Any], f: Callable[..., Any], refs: Sequence[Any], wanted: Sequence[bool]
 ) -> tuple[list[Any], Structure, list[Any]]:
-    """`value_and_grad` for f on a flat list of refs: the leaves of its value, their structure, the `wanted` gradients.
+    """Return `value_and_grad` for f on a flat list of refs: the leaves of its value, their structure, the `wanted`
+    gradients.
 
     The first leaf is the one that is differentiated; f must make it a float scalar.
     """
@@ -143,7 +146,7 @@ def row_gradients(
 
 
 def _pull(tape: Tape[Any], loss: Node[Any], wrt: Sequence[Node[Any]], *, keep: bool) -> list[Any]:
-    """The gradients of a scalar; see `Tape.pull`."""
+    """Return the gradients of a scalar; see `Tape.pull`."""
     with Quietly(tape.inner.cursor):
         one = tape.inner.full(shape=(), value=1.0, dtype=loss.dtype)
     return tape.pull([loss], [one], wrt, keep=keep)
@@ -155,8 +158,8 @@ def _adopted(ops: Interpreter[Any], tree: Any) -> Any:
 
 
 def tangents_of_leaves(trees: tuple[Any, ...], tangents: tuple[Any, ...]) -> list[list[Any]]:
-    """The tangents of the leaves of each tree, None for all leaves of one without. Raises ShapeError where they do not
-    fit."""
+    """Return the tangents of the leaves of each tree, None for all leaves of one without. Raises ShapeError where they
+    do not fit."""
     if len(trees) != len(tangents):
         raise ShapeError(f"there are {len(tangents)} tangents for {len(trees)} arguments", op="jvp")
     found = []
@@ -167,7 +170,7 @@ def tangents_of_leaves(trees: tuple[Any, ...], tangents: tuple[Any, ...]) -> lis
 
 
 def aligned(kind: str, structure: Structure, tree: Any, of: list[Any]) -> list[Any]:
-    """The leaves of a cotangent or tangent, each None or of the type of its tensor in `of`."""
+    """Return the leaves of a cotangent or tangent, each None or of the type of its tensor in `of`."""
     op = "vjp" if kind == "cotangent" else "jvp"
     try:
         given: list[Any] = structure.flatten_up_to(tree)

@@ -42,7 +42,7 @@ class ForwardMode(Wrapper[Dual[R], R]):
         return Dual(value, self)
 
     def dual(self, value: R, tangent: R | None) -> Dual[R]:
-        """A ref with a tangent that must have its shape and dtype."""
+        """Return a ref with a tangent that must have its shape and dtype."""
         return Dual(value, self, tangent if value.dtype.kind in "fO" else None)
 
     @override
@@ -80,7 +80,7 @@ class ForwardMode(Wrapper[Dual[R], R]):
 
 
 def pushforward(output: Node[R], tangents: Mapping[Node[R], R]) -> R:
-    """The tangent of `output` when the leaves of its tape have `tangents`, others zero; zeros without a path.
+    """Return the tangent of `output` when the leaves of its tape have `tangents`, others zero; zeros without a path.
 
     It costs about three backward passes, and reads the residuals of everything that `output` depends on.
     """
@@ -102,7 +102,7 @@ def pushforward(output: Node[R], tangents: Mapping[Node[R], R]) -> R:
 
 
 def _lifted(root: Record[R], second: Tape[R]) -> dict[Record[R], Record[Node[R]]]:
-    """Copies of all records that `root` depends on, with their residuals as constants of `second`."""
+    """Copy all records that `root` depends on, with their residuals as constants of `second`."""
     seen = {root}
     order = [root]
     for record in order:  # grows while it is walked

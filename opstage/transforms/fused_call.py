@@ -38,26 +38,27 @@ _MOST_NEW = 8
 
 
 class TracedProgram(NamedTuple):
-    """A program as one op, and what it returned beside its results."""
+    """A program as one op, and what else it returned."""
 
     composite: Composite
     more: Any
 
 
 def types_of(refs: Sequence[Any]) -> tuple[TensorType, ...]:
-    """The types of refs."""
+    """Return the types of refs."""
     return tuple([TensorType(ref.shape, ref.dtype) for ref in refs])
 
 
 def computing(body: Body) -> list[Equation]:
-    """The ops of a body that compute something: neither views nor constants."""
+    """Return the ops of a body that compute something: neither views nor constants."""
     return [e for e in body.equations if not e.primitive.view and e.primitive is not FULL]
 
 
 def fused_call(
     ops: Interpreter[Any], key: Hashable, name: str, program: Program, refs: Sequence[Any]
 ) -> tuple[tuple[Any, ...], Any] | None:
-    """The results of `program(ops, refs)`, computed as one op called `name`, and what the program returned beside them.
+    """Return the results of `program(ops, refs)`, computed as one op called `name`, and what else the
+    program returned.
 
     None if `ops` has no kernel for that op. The key tells apart all that the program reads but the types of its refs.
     """
@@ -78,7 +79,7 @@ def traced_program(
     types: tuple[TensorType, ...],
     admits: Callable[[Body], bool] = lambda body: len(computing(body)) > 1,
 ) -> TracedProgram | None:
-    """A program on operands of these types, traced once per key; None if its ops are better bound one by one.
+    """Return a program on operands of these types, traced once per key; None if its ops are better bound one by one.
 
     They are if it does not `admit` the body, if they have effects, if the program uses refs that are not its operands,
     and if it raises an error, which it then raises again.
@@ -125,7 +126,8 @@ class _Retrace(Tracer[R]):
         self._at = 0
 
     def finish_as(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Body:
-        """The body with what is captured as further inputs: the one that it began with if the program did the same."""
+        """Return the body with what is captured as further inputs: the one that it began with if the program did the
+        same."""
         slots = (*[ref.slot for ref in inputs], *[ref.slot for ref, _ in self.captured])
         same = self.body
         if (
@@ -206,7 +208,7 @@ class RepeatedPrograms:
     def run(
         self, ops: BaseInterpreter[R], name: str, program: Callable[..., Sequence[R]], refs: Sequence[R]
     ) -> Sequence[R]:
-        """`program(ops, *refs)`, computed as one op called `name` if `ops` has a kernel for all of it.
+        """Return `program(ops, *refs)`, computed as one op called `name` if `ops` has a kernel for all of it.
 
         Raises NotTraceable where the program does anything with its refs other than pass them to ops.
         """
@@ -273,14 +275,15 @@ class _RuleContext:
 
 
 def is_elementwise(primitive: Primitive) -> bool:
-    """Whether the rule of a primitive may be recorded: it is elementwise and our own, so it always does the same."""
+    """Return whether the rule of a primitive may be recorded: it is elementwise and our own, so it always does the
+    same."""
     return primitive.kind is Kind.POINTWISE and not primitive.effects and primitive in own()
 
 
 def pulled(
     ops: Interpreter[R], primitive: Primitive, ctx: Context[R], cotangent: R, static: Static
 ) -> tuple[R | None, ...] | None:
-    """The cotangents of the operands of an elementwise op by one kernel; None where `ops` has none for it."""
+    """Return the cotangents of the operands of an elementwise op by one kernel; None where `ops` has none for it."""
     if primitive in _SIMPLE:
         return None
     refs = (*[x for x in ctx.saved if x is not None], cotangent)
@@ -295,7 +298,7 @@ def pulled(
 def whole(
     ops: Interpreter[R], primitive: Primitive, operands: Sequence[TensorType], needs: tuple[bool, ...], static: Static
 ) -> Primitive | None:
-    """A composite without rules as a primitive with one, if `ops` has a kernel for that rule; else None.
+    """Return a composite without rules as a primitive with one, if `ops` has a kernel for that rule; else None.
 
     It is then computed by the composite's own kernel and differentiated by the kernel of its derivative, instead of
     being expanded on the tape.
@@ -316,7 +319,7 @@ def _traced(
     types: tuple[TensorType, ...],
     static: Static,
 ) -> TracedProgram | None:
-    """A rule as one op of the saved values that are present and of the cotangent, and which of its results the
+    """Return a rule as one op of the saved values that are present and of the cotangent, and which of its results the
     cotangent of each operand is; None if it has few ops, or recomputes values that are better saved."""
     is_twin = primitive in _TWINS
     if not is_twin and not is_elementwise(primitive):
@@ -356,7 +359,7 @@ _TWINS: set[Primitive] = set()
 
 @cache
 def _with_rule(primitive: Primitive) -> Primitive:
-    """A composite of ours with its own rule: backward through its decomposition."""
+    """Return a composite of ours with its own rule: backward through its decomposition."""
     decomposition = primitive.decomposition
     assert decomposition is not None
 

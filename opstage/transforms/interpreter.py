@@ -39,8 +39,8 @@ Inner = TypeVar("Inner", bound=Any)
 class Interpreter(Ops[R]):
     """The structural methods that all interpreters share.
 
-    depth           the number of interpreters beneath this one
-    differentiates  whether this one, or one beneath it, takes derivatives; those above it then expand composites,
+    depth           the number of interpreters under this one
+    differentiates  whether this one, or one that it wraps, takes derivatives; those above then expand composites,
                     because a fused kernel's residuals cannot take cotangents
     """
 
@@ -55,19 +55,20 @@ class Interpreter(Ops[R]):
 
     @property
     def fuses(self) -> bool:
-        """Whether it may run a program of several ops faster as one op, see `fused_call`."""
+        """Return whether it may run a program of several ops faster as one op, see `fused_call`."""
         return False
 
     def has_fused(self, primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
-        """Whether it has one kernel for a composite without static parameters, on operands of these types."""
+        """Return whether it has one kernel for a composite without static parameters, on operands of these types."""
         return False
 
     @abstractmethod
     def adopt(self, ref: Any, /) -> R:
-        """`ref` as a ref of this interpreter: itself, or a constant made of one from beneath; else a ProgramError."""
+        """Return `ref` as a ref of this interpreter: itself, or a constant of a ref of the wrapped one; else a
+        ProgramError."""
 
     def decompose(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
-        """Outputs and residuals of a composite by its decomposition, run quietly on this interpreter."""
+        """Return the outputs and residuals of a composite by its decomposition, run quietly on this interpreter."""
         parts = primitive.decomposition
         assert parts is not None, primitive
         self.before_decompose(primitive, refs, static)
@@ -83,7 +84,7 @@ class Interpreter(Ops[R]):
             raise
 
     def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
-        """Called before a composite is decomposed, so that errors can name it and not one of its parts."""
+        """Note a composite before it is decomposed, so that errors can name it and not one of its parts."""
 
     @override
     def region(self, name: str, f: Callable[..., Any], /, *args: Any) -> Any:
@@ -136,7 +137,7 @@ class Interpreter(Ops[R]):
         return ()
 
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
-        """The types that `bind` would return, for an op in a body that is being traced."""
+        """Return the types that `bind` would return, for an op in a body that is being traced."""
         return primitive.infer(types, static, self.cursor.region.name)
 
     @override
@@ -188,28 +189,28 @@ class BaseInterpreter(Interpreter[R]):
 
     @property
     def executes(self) -> bool:
-        """Whether its values have numbers; on shapes only, a training step changes nothing."""
+        """Return whether its values have numbers; on shapes only, a training step changes nothing."""
         return True
 
     @property
     def computes(self) -> bool:
-        """Whether `get` returns computed numbers; if only memory is counted, every branch runs instead."""
+        """Return whether `get` returns computed numbers; if only memory is counted, every branch runs instead."""
         return True
 
     @abstractmethod
     def put(self, value: Any, /) -> R:
-        """A host array (floats cast to this interpreter's dtype, integers and booleans kept) as a value."""
+        """Return a host array (floats cast to this interpreter's dtype, integers and booleans kept) as a value."""
 
     @abstractmethod
     def get(self, ref: R, /) -> Any:
-        """A value as a host array."""
+        """Return a value as a host array."""
 
     def stored_dtype(self, dtype: DType, /) -> DType:
-        """The dtype that a host array of `dtype` has here."""
+        """Return the dtype that a host array of `dtype` has here."""
         return dtype
 
     def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> R:
-        """The initial value of a parameter or moment. An interpreter with its own memory creates it there."""
+        """Return the initial value of a parameter or moment. An interpreter with its own memory creates it there."""
         return self.put(initialiser.materialise(shape, dtype))
 
     def raise_pending(self) -> None:
@@ -219,7 +220,8 @@ class BaseInterpreter(Interpreter[R]):
     def prepared(
         self, program: BaseProgram, refs: tuple[R, ...], varying: Sequence[int]
     ) -> tuple[Callable[[Sequence[Any]], Any], Callable[[], bool], Structure] | None:
-        """A fast call of a program on `refs`, with other values at the positions `varying`; None where there is none.
+        """Return a fast call of a program on `refs`, with other values at the positions `varying`; None where there is
+        none.
 
         The call takes host arrays of the same types as the refs they replace, and returns arrays that the caller owns;
         or None, in which case the program must be executed. Also returned are a function that says whether the Python
@@ -232,7 +234,7 @@ class BaseInterpreter(Interpreter[R]):
         return
 
     def has_kernel(self, primitive: Primitive) -> bool:
-        """Whether it computes `primitive` itself, in its dtype; a composite without a kernel is decomposed.
+        """Return whether it computes `primitive` itself, in its dtype; a composite without a kernel is decomposed.
 
         The table of supported ops is this method over the catalogue; `opstage.check` calls it before anything runs.
         """
@@ -245,7 +247,7 @@ class BaseInterpreter(Interpreter[R]):
             self.infer(primitive, tuple([TensorType(ref.shape, ref.dtype) for ref in refs]), static)
 
     def unsupported(self, primitive: Primitive) -> UnsupportedError:
-        """The error for a core primitive without a kernel."""
+        """Return the error for a core primitive without a kernel."""
         hint = "; only rational ops can be computed exactly, use float64" if self.dtype == EXACT else ""
         if primitive.declared:
             hint = "; give its custom_op a decomposition=, or a kernel for this device in kernels="
@@ -256,11 +258,11 @@ class BaseInterpreter(Interpreter[R]):
         )
 
     def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
-        """The results of `program(ops, *refs)` at training step `step`, in this interpreter's own way."""
+        """Return the results of `program(ops, *refs)` at training step `step`, in this interpreter's own way."""
         return self.execute_each(program, refs, step)
 
     def execute_each(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
-        """`program(self, *refs)` from a fresh cursor, at training step `step`: each op runs when it is bound."""
+        """Return `program(self, *refs)` from a fresh cursor, at training step `step`: each op runs when it is bound."""
         self.cursor = Cursor()
         self._step, self._number = None, step
         return program(self, *refs)
@@ -288,15 +290,15 @@ class BaseInterpreter(Interpreter[R]):
         return lambda captured: lambda inputs: evaluate(self, body, (*inputs, *captured), held)
 
     def row(self, x: R, index: int, /) -> R:
-        """Entry `index` of x along its leading axis."""
+        """Return entry `index` of x along its leading axis."""
         return self.gather_row(x, index=index)
 
     def rows(self, entry: TensorType, length: int, /) -> Any:
-        """Storage for the results of `length` iterations, to be filled by `rows[i] = value`."""
+        """Return storage for the results of `length` iterations, to be filled by `rows[i] = value`."""
         return [None] * length
 
     def stacked(self, rows: Any, entry: TensorType, /) -> R:
-        """The filled rows as one tensor."""
+        """Return the filled rows as one tensor."""
         if not rows:
             return self.full(shape=(0, *entry.shape), value=0, dtype=entry.dtype)
         return self.stack(rows)
@@ -309,7 +311,7 @@ def _step_array(step: int) -> npt.NDArray[Any]:
 
 
 class Holding(Infix):
-    """A ref that holds a `value`, a ref of the interpreter beneath, and has its shape and dtype."""
+    """A ref that holds a `value`, a ref of the wrapped interpreter, and has its shape and dtype."""
 
     __slots__ = ()
     value: Any
@@ -378,7 +380,7 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
 
     @abstractmethod
     def wrap(self, value: Inner, /) -> R:
-        """A constant of this interpreter from a ref of the inner one."""
+        """Return a constant of this interpreter from a ref of the inner one."""
 
     def close(self, reason: str) -> None:
         """Make every later use of this interpreter a ProgramError that says `reason`."""
@@ -427,7 +429,7 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
 def run_closed(
     wrapper: Wrapper[R, Any], f: Callable[..., Any], *arguments: Any, leaked: str
 ) -> tuple[list[R], Structure]:
-    """The leaves of `f(wrapper, *arguments)` as refs of the wrapper, which is then closed, and their structure.
+    """Return the leaves of `f(wrapper, *arguments)` as refs of the wrapper, which is then closed, and their structure.
 
     `leaked` is the error for a ref that is used afterwards. A LookupError or TypeError gets a hint.
     """
@@ -480,7 +482,7 @@ class Refs(Wrapper[Held, Any]):
 
 
 def on_refs(ops: Interpreter[Any], f: Callable[..., Any], /, *trees: Any) -> Any:
-    """`f(ops', *trees)` for a user's f and trees of refs of `ops`; the result in refs of `ops`.
+    """Return `f(ops', *trees)` for a user's f and trees of refs of `ops`; the result in refs of `ops`.
 
     If those are arrays, f gets refs that hold them: operators of an array are NumPy's, with its dtypes, and `+=` would
     write to an array that others read.

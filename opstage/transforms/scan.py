@@ -35,7 +35,7 @@ from .tracer import Tracer, constants, evaluate, structural_op
 def scan(
     ops: Interpreter[R], f: Callable[..., Any], carry: Any, xs: Any, *, reverse: bool, length: Dim | None
 ) -> tuple[Any, Any]:
-    """See `Ops.scan`."""
+    """Bind the op of `Ops.scan`."""
     carried, structure = flatten(carry)
     carried = [ops.adopt(ref) for ref in carried]
     columns, xs_structure = flatten(xs)
@@ -69,7 +69,7 @@ def scan(
 
 
 def _length(columns: Sequence[Any], paths: Sequence[str], length: Dim | None) -> Any:
-    """The number of iterations, a Dim: the common leading size of xs."""
+    """Return the number of iterations, a Dim: the common leading size of xs."""
     count = loop_size("scan", "length", length)
     first = f"length is {count}"
     for ref, path in zip(columns, paths):
@@ -91,7 +91,7 @@ def _length(columns: Sequence[Any], paths: Sequence[str], length: Dim | None) ->
 
 
 def loop_size(op: str, name: str, value: Any) -> Any:
-    """A number of iterations, a dim of at least 0, or None if it is not given."""
+    """Return a number of iterations, a dim of at least 0, or None if it is not given."""
     size = None if value is None else as_dim(op, name, value)
     if isinstance(size, InvalidStatic):
         size.raise_()
@@ -101,7 +101,7 @@ def loop_size(op: str, name: str, value: Any) -> Any:
 
 
 def require_same_carry(state: Sequence[Variable], new: Sequence[Variable], paths: Sequence[str]) -> None:
-    """A carry must have the same type after the body as before, because the next iteration takes it."""
+    """Require that a carry has the same type after the body as before, because the next iteration takes it."""
     for before, after, path in zip(state, new, paths):
         name = f"carry.{path}" if path else "the carry"
 
@@ -194,7 +194,7 @@ def run_iterations(
     /,
     *operands: R,
 ) -> tuple[R, ...]:
-    """The same, with the body prepared by `ops.prepare_body`."""
+    """Return the same, with the body prepared by `ops.prepare_body`."""
     body, length, carries, split = loop.body, int(loop.length), loop.carries, loop.carries + loop.entries
     state, xs, iterate = operands[:carries], operands[carries:split], prepared(operands[split:])
     types = body.output_types[carries:]
@@ -208,9 +208,9 @@ def run_iterations(
 
 
 def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
-    """The reverse loop over the values saved in each iteration: it pulls the cotangent of the carry back through the
-    iteration, recomputes what was not saved, and accumulates the cotangents of captured tensors. A cotangent that is a
-    sum of products is computed after the loop, as a product of the stacked factors."""
+    """Return the reverse loop over the values saved in each iteration: it pulls the cotangent of the carry back through
+    the iteration, recomputes what was not saved, and accumulates the cotangents of captured tensors. A cotangent that
+    is a sum of products is computed after the loop, as a product of the stacked factors."""
     loop = ScanParameters(**static)
     body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
     types = body.input_types
@@ -272,7 +272,7 @@ def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, 
 def _scan_jvp(
     ops: Ops[Any], primals: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...], /, **static: Any
 ) -> tuple[Any, ...]:
-    """The loop run again, with the tangent of the carry."""
+    """Return the loop run again, with the tangent of the carry."""
     loop = ScanParameters(**static)
     body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
     types = body.input_types
@@ -323,7 +323,7 @@ class _ScanPrimitive(Primitive):
 
     @override
     def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
-        """The xs that are read again, captured tensors, and the values saved in each iteration."""
+        """Return the xs that are read again, captured tensors, and the values saved in each iteration."""
         loop = ScanParameters(**static)
         xs = [loop.carries + i if i in loop.reread else -1 for i in range(loop.entries)]
         return (*xs, *range(loop.carries + loop.entries, len(needs)), *[len(needs) + i for i in loop.kept])
@@ -334,7 +334,7 @@ class _ScanPrimitive(Primitive):
 
     @override
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
-        """The cost of the body times the number of iterations, and the stacked results written once."""
+        """Return the cost of the body times the number of iterations, and the stacked results written once."""
         loop = ScanParameters(**static)
         iteration = loop.body.cost()
         written: Dim = 0
@@ -361,8 +361,8 @@ SCAN = _ScanPrimitive(
 
 
 def keeping(ops: Interpreter[Any], loop: ScanParameters, needs: Sequence[bool]) -> ScanParameters:
-    """The loop with the outputs that a backward pass on `ops` reads: it also stacks the incoming carries and, if the
-    body has a product, the values that a tape saves in an iteration.
+    """Return the loop with the outputs that a backward pass on `ops` reads: it also stacks the incoming carries and, if
+    the body has a product, the values that a tape saves in an iteration.
 
     Recomputing them would repeat the product; recomputing a body without one is cheap compared with the memory. Other
     layouts of carries and xs are not saved, nor are loop invariants.
@@ -398,7 +398,7 @@ def keeping(ops: Interpreter[Any], loop: ScanParameters, needs: Sequence[bool]) 
 def on_tape(
     tracer: Tracer[Any], body: Body, inputs: Sequence[Variable], moving: Sequence[bool], kept: Collection[int]
 ) -> tuple[Tape[Variable], list[Node[Variable]], tuple[Node[Variable], ...]]:
-    """One iteration on a tape over the tracer: the tape, its inputs and its outputs.
+    """Return one iteration on a tape over the tracer: the tape, its inputs and its outputs.
 
     The `kept` outputs may exist only for the tape: their use of a residual does not expand a composite.
     """
@@ -417,7 +417,8 @@ def _has_product(body: Body) -> bool:
 
 
 def _sources(equations: Sequence[Equation], varying: Sequence[int], saved: Sequence[int]) -> list[int]:
-    """Those results of the equations, or varying inputs, from which the saved slots are made by layout ops only."""
+    """Return those results of the equations, or varying inputs, from which the saved slots are made by layout ops
+    only."""
     makers = {slot: e for e in equations for slot in e.outputs}
     moving = set(varying)
     for e in equations:
@@ -449,7 +450,7 @@ class Product(NamedTuple):
 
 
 def products(equations: Sequence[Equation]) -> Callable[[int], list[Product] | None]:
-    """A function from a slot to the products whose sum it is; None where it is anything else."""
+    """Return a function from a slot to the products whose sum it is; None where it is anything else."""
     makers = {slot: e for e in equations for slot in e.outputs}
 
     def terms(slot: int) -> list[Product] | None:
@@ -475,7 +476,7 @@ def _transposes(e: Equation) -> bool:
 
 
 def product_of_rows(ops: Ops[R], left: R, right: R) -> R:
-    """Σᵢ leftᵢᵀ · rightᵢ over the matrices of two stacks, as one product."""
+    """Return Σᵢ leftᵢᵀ · rightᵢ over the matrices of two stacks, as one product."""
     return ops.matmul(ops.transpose2d(_together(ops, left)), _together(ops, right))
 
 
@@ -488,22 +489,22 @@ def _together(ops: Ops[R], rows: R) -> R:
 
 
 def _entry(rows: TensorType) -> TensorType:
-    """The type of one entry along the leading axis."""
+    """Return the type of one entry along the leading axis."""
     return TensorType(rows.shape[1:], rows.dtype)
 
 
 def _rows(entry: TensorType, length: Dim) -> TensorType:
-    """The type of `length` entries, stacked."""
+    """Return the type of `length` entries, stacked."""
     return TensorType((length, *entry.shape), entry.dtype)
 
 
 def or_zeros(ops: Ops[R], ref: R | None, type: TensorType) -> R:
-    """The ref, or zeros of its type for None."""
+    """Return the ref, or zeros of its type for None."""
     return ops.full(shape=type.shape, value=0.0, dtype=type.dtype) if ref is None else ref
 
 
 def _parts(refs: Sequence[R], *sizes: int) -> tuple[Sequence[R], ...]:
-    """Consecutive parts with the given sizes, and the rest."""
+    """Return consecutive parts with the given sizes, and the rest."""
     parts = []
     for size in sizes:
         parts.append(refs[:size])

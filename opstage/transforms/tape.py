@@ -1,6 +1,6 @@
 """Reverse mode over any interpreter.
 
-The tape computes with the interpreter beneath it and stores, for each op that a wanted gradient passes through, a
+The tape computes with the interpreter that it wraps and stores, for each op that a wanted gradient passes through, a
 `Record`: the values that the op's vjp reads, and where its cotangents go. Records refer to records, not values, so an
 intermediate result stays alive only if some rule reads it, and an unused branch is freed at once.
 """
@@ -65,13 +65,13 @@ class Record(Generic[R]):
 
     @property
     def parents(self) -> Sources[R]:
-        """The record that made each operand; None where no gradient is wanted."""
+        """Return the record that made each operand; None where no gradient is wanted."""
         sources = self.sources
         return (sources,) if isinstance(sources, Record) else sources
 
     @property
     def inputs(self) -> tuple[TensorType, ...]:
-        """The types of all operands present."""
+        """Return the types of all operands present."""
         sources = self.sources
         if isinstance(sources, Record):
             return (sources.output(self.slots[0]),)
@@ -84,14 +84,14 @@ class Record(Generic[R]):
         self.primitive = CONSUMED
 
     def output(self, slot: int) -> TensorType:
-        """The type of one output or residual."""
+        """Return the type of one output or residual."""
         if not slot:
             return TensorType(self.shape, self.dtype)
         return TensorType(self.further[2 * slot - 2], self.further[2 * slot - 1])
 
     @property
     def outputs(self) -> tuple[TensorType, ...]:
-        """The types of all outputs and residuals."""
+        """Return the types of all outputs and residuals."""
         return (TensorType(self.shape, self.dtype), *_types(self.further))
 
 
@@ -144,7 +144,7 @@ class Tape(Wrapper[Node[R], R]):
         return self.ref_type(value, self)
 
     def leaf(self, value: R, /) -> Node[R]:
-        """A ref whose gradient is wanted; integers and masks have none and become constants."""
+        """Return a ref whose gradient is wanted; integers and masks have none and become constants."""
         if value.dtype.kind not in "fO":
             return self.ref_type(value, self)
         record: Record[R] = Record()
@@ -293,7 +293,7 @@ class Tape(Wrapper[Node[R], R]):
     def _whole(
         self, primitive: Primitive, values: tuple[R, ...], needs: tuple[bool, ...], static: Static
     ) -> Primitive | None:
-        """The primitive to record for a composite without rules; None where the composite is to be expanded."""
+        """Return the primitive to record for a composite without rules; None where the composite is to be expanded."""
         if primitive.kind is not Kind.POINTWISE or self.inner.differentiates or not self.inner.fuses:
             return None
         from .fused_call import whole
@@ -301,7 +301,7 @@ class Tape(Wrapper[Node[R], R]):
         return whole(self.inner, primitive, [TensorType(v.shape, v.dtype) for v in values], needs, static)
 
     def saved(self, outputs: Sequence[Node[R]]) -> list[R]:
-        """The values saved by the ops on which the outputs depend."""
+        """Return the values saved by the ops on which the outputs depend."""
         reached = _reached(list({ref.record: None for ref in outputs if ref.record is not None}))
         ops = [record for record in reached if record.primitive is not None]
         return [value for record in ops for value in record.saved if value is not None]
@@ -311,7 +311,7 @@ class Tape(Wrapper[Node[R], R]):
     def pull(
         self, outputs: Sequence[Node[R]], cotangents: Sequence[R | None], wrt: Sequence[Node[R]], *, keep: bool = True
     ) -> list[R | None]:
-        """Cotangents of `wrt` from cotangents of `outputs`; zeros where none arrives, None for constants.
+        """Return the cotangents of `wrt` from cotangents of `outputs`; zeros where none arrives, None for constants.
 
         Only records that an output depends on are visited, latest first, so each op's cotangents are complete when its
         rule runs. With `keep=False` a record's residuals are dropped once they have been read, so memory decreases
@@ -337,7 +337,8 @@ class Tape(Wrapper[Node[R], R]):
         retain: set[Record[R]] | None = None,
         keep: bool = True,
     ) -> dict[Record[R], list[R | None]]:
-        """The cotangent of every output of the records in `retain`; of every record reached when `retain` is None."""
+        """Return the cotangent of every output of the records in `retain`; of every record reached when `retain` is
+        None."""
         ops = self.inner
         result: dict[Record[R], list[R | None]] = {}
         order: list[Record[R]] = []
@@ -401,7 +402,7 @@ class Tape(Wrapper[Node[R], R]):
 
 
 def _visible(ops: Interpreter[R], record: Record[R], primitive: Primitive, arrived: list[R | None]) -> list[R | None]:
-    """The cotangents of the outputs that users see, with zeros for those that received none."""
+    """Return the cotangents of the outputs that users see, with zeros for those that received none."""
     visible = len(arrived) - len(primitive.residuals)
     if any(c is not None for c in arrived[visible:]):
         raise ProgramError(f"a residual of {primitive} received a cotangent; its composite must be expanded")
@@ -441,7 +442,7 @@ def _deposit_slices(ops: Interpreter[R], record: Record[R], slices: list[tuple[R
 
 
 def _reached(roots: list[Record[R]]) -> list[Record[R]]:
-    """All records that the roots depend on, in the order in which they were made."""
+    """Return all records that the roots depend on, in the order in which they were made."""
     this_pass = object()
     stack: list[Record[R]] = []
     for root in roots:

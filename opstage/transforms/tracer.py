@@ -55,11 +55,11 @@ class Tracer(Wrapper[Variable, R]):
         self._loops = loops
 
     def input(self, type: TensorType) -> Variable:
-        """A new input of the body."""
+        """Return a new input of the body."""
         return Variable(self.trace.slot(type), type, self)
 
     def ref(self, slot: int) -> Variable:
-        """The ref of a slot."""
+        """Return the ref of a slot."""
         return Variable(slot, self.trace.types[slot], self)
 
     @override
@@ -114,7 +114,7 @@ class Tracer(Wrapper[Variable, R]):
         return tuple([Variable(slot, type_, self) for slot, type_ in zip(slots, types)])
 
     def finish(self, inputs: Sequence[Variable], outputs: Sequence[Variable], *, prune: bool = False) -> Body:
-        """The body, from inputs to outputs; the tracer's refs cannot be used afterwards."""
+        """Return the body, from inputs to outputs; the tracer's refs cannot be used afterwards."""
         self.close(self.leaked)
         self._known.clear()  # the tracer and its refs hold each other until the garbage collector finds them
         return self.trace.close([r.slot for r in inputs], [r.slot for r in outputs], self.lines, prune=prune)
@@ -139,8 +139,8 @@ def structural_op(ops: Interpreter[Any], op: str) -> Iterator[None]:
 def closed_over(
     traced: Sequence[tuple[Tracer[R], Sequence[Variable], Sequence[Variable]]], *, prune: bool
 ) -> tuple[list[Body], list[R]]:
-    """Traces with their inputs and outputs as bodies that take the same operands: their inputs, then all the captured
-    refs that any of them reads, which are returned as well."""
+    """Return traces with their inputs and outputs as bodies that take the same operands: their inputs, then all the
+    captured refs that any of them reads, which are returned as well."""
     captured = {id(ref): ref for tracer, _, _ in traced for _, ref in tracer.captured}
     bodies = []
     for tracer, inputs, outputs in traced:
@@ -157,7 +157,7 @@ def closed_over(
 
 
 def constants(ops: Interpreter[R], body: Body) -> tuple[R, ...]:
-    """The body's constants, as refs of `ops`; made once for any number of runs."""
+    """Return the body's constants, as refs of `ops`; made once for any number of runs."""
     return tuple([ops.const(constant.value, dtype=constant.type.dtype) for constant in body.constants])
 
 
@@ -170,7 +170,7 @@ def evaluate(
     *,
     inside: bool = False,
 ) -> tuple[R, ...]:
-    """The outputs of a body on `ops`, with the same ops as when it was traced; `held` are its `constants`.
+    """Return the outputs of a body on `ops`, with the same ops as when it was traced; `held` are its `constants`.
 
     Each op is bound on what `operands` makes of its operands. A result is released after its last use. An error of an
     op names the user's line in the body, no matter where the loop was called or derived. With `inside` the ops are
@@ -213,7 +213,7 @@ DEFINITION = "definition"
 
 
 def statics_of(equation: Equation) -> Static:
-    """The static parameters of an equation as graphs are written: those of a composite are its body."""
+    """Return the static parameters of an equation as graphs are written: those of a composite are its body."""
     primitive = equation.primitive
     return {DEFINITION: primitive.body} if type(primitive) is Composite else equation.static
 
@@ -243,11 +243,11 @@ class Composite(Primitive):
         )
 
     def over(self, body: Body) -> Composite:
-        """An op of the same name that computes `body`."""
+        """Return an op of the same name that computes `body`."""
         return Composite(self.name, body)
 
     def at(self, sizes: Mapping[str, int]) -> Composite:
-        """The same op, with the named sizes in its shapes substituted."""
+        """Return the same op, with the named sizes in its shapes substituted."""
         body = self.body
         types = [TensorType(at(type_.shape, sizes), type_.dtype) for type_ in body.types]
         equations = [
@@ -275,13 +275,13 @@ class Writing(BaseInterpreter[Variable]):
         self.closed: str | None = None
 
     def input(self, type: TensorType) -> Variable:
-        """A new input."""
+        """Return a new input."""
         return Variable(self.trace.slot(type), type, self)
 
     def write(
         self, primitive: Primitive, refs: Sequence[Variable], static: Static, types: Sequence[TensorType]
     ) -> tuple[Variable, ...]:
-        """The outputs and residuals, of the given types, of an op that is bound at the cursor."""
+        """Return the outputs and residuals, of the given types, of an op that is bound at the cursor."""
         slots = self.trace.equation(primitive, tuple([ref.slot for ref in refs]), static, types, self.cursor)
         return tuple([Variable(slot, type_, self) for slot, type_ in zip(slots, types)])
 

@@ -1,4 +1,4 @@
-"""Interpreters in front of another one, which see every op: their base, the base of sessions, and a log of values."""
+"""Interpreters that wrap another one and see every op: their base, the base of sessions, and a log of values."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Trail(Transparent[R]):
         return outs
 
     def again(self, step: BoundOp, operands: Sequence[Array]) -> tuple[Array, ...]:
-        """The outputs of one op, recomputed on operands from the host."""
+        """Return the outputs of one op, recomputed on operands from the host."""
         inner = self.inner
         refs = tuple(inner.put(operand) for operand in operands)
         outs = inner.execute(lambda ops, *inputs: ops.bind(step.primitive, inputs, step.static), refs)
@@ -184,7 +184,7 @@ class Imperative(Transparent[R]):
     @property
     @abstractmethod
     def store(self) -> BaseInterpreter[Any]:
-        """The interpreter of the values that outlive a tape."""
+        """Return the interpreter of the values that outlive a tape."""
 
     @abstractmethod
     def begin(self, step: int) -> None:
@@ -200,21 +200,21 @@ class Imperative(Transparent[R]):
 
     @abstractmethod
     def lift(self, value: Any) -> R:
-        """A value of the store as a ref."""
+        """Return a value of the store as a ref."""
 
     @abstractmethod
     def live(self, read: Callable[[], Any]) -> R:
-        """A ref to an array that may have been replaced when it is read again."""
+        """Return a ref to an array that may have been replaced when it is read again."""
 
     def moment(self) -> Moment:
-        """The current values of the live refs."""
+        """Return the current values of the live refs."""
         return {}
 
     @abstractmethod
     def fetch(self, refs: Sequence[R], moment: Moment | None = None) -> Sequence[Any]:
-        """Refs as values of the store, at a moment, or now."""
+        """Return refs as values of the store, at a moment, or now."""
 
 
 def own_array(value: Any) -> np.ndarray[Any, Any]:
-    """A copy of `value` as an array of numbers; a UsageError if it is not one."""
+    """Return a copy of `value` as an array of numbers; a UsageError if it is not one."""
     return np.array(require_numbers(as_numpy(value)))

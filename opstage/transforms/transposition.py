@@ -44,8 +44,8 @@ class NotLinearError(Exception):
 def transpose(
     ops: Any, f: Callable[..., Sequence[Any]], types: Sequence[TensorType], cotangents: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Fᵀ c for `f(ops', *refs)` = F x, a linear function of tensors of `types` that gives a tensor or None for each
-    of the cotangents. Raises NotLinearError.
+    """Return Fᵀ c for `f(ops', *refs)` = F x, a linear function of tensors of `types` that gives a tensor or None for
+    each of the cotangents. Raises NotLinearError.
     """
     tracer = Tracer(ops)
     inputs = [tracer.input(type_) for type_ in types]
@@ -75,7 +75,7 @@ def transpose(
 
 
 def is_linear(ops: Any, body: Body, moving: Sequence[bool]) -> bool:
-    """Whether all outputs of a body are linear in the inputs for which `moving` is True."""
+    """Return whether all outputs of a body are linear in the inputs for which `moving` is True."""
     given = [_Degree.LINEAR if each else _Degree.CONSTANT for each in moving]
     return all(form in _LINEAR for form in _forms(ops, body, given))
 
@@ -90,7 +90,7 @@ def _require_linear(ops: Any, body: Body, given: Sequence[_Degree]) -> None:
 
 
 def _forms(ops: Any, body: Body, given: Sequence[_Degree], names: dict[int, str] | None = None) -> list[_Degree]:
-    """The degree of each output of a body; `names` receives the op at which a tensor became nonlinear."""
+    """Return the degree of each output of a body; `names` receives the op at which a tensor became nonlinear."""
     names = {} if names is None else names
     forms = dict(zip(body.inputs, given))
     forms.update((constant.slot, _Degree.CONSTANT) for constant in body.constants)
@@ -105,7 +105,7 @@ def _forms(ops: Any, body: Body, given: Sequence[_Degree], names: dict[int, str]
 
 
 def _made(ops: Any, body: Body, equation: Equation, read: Sequence[_Degree]) -> _Degree:
-    """The degree of an op's results."""
+    """Return the degree of an op's results."""
     primitive, moving = equation.primitive, read.count(_Degree.LINEAR)
     if _Degree.OTHER in read:
         return _Degree.OTHER
@@ -128,7 +128,7 @@ def _made(ops: Any, body: Body, equation: Equation, read: Sequence[_Degree]) -> 
 
 
 def _decomposed(ops: Any, body: Body, equation: Equation, primitive: Primitive, read: Sequence[_Degree]) -> _Degree:
-    """The degree of a composite's results, all of which must be linear."""
+    """Return the degree of a composite's results, all of which must be linear."""
     assert primitive.decomposition is not None
     tracer = Tracer(ops)
     inputs = [tracer.input(body.types[slot]) for slot in equation.inputs]
@@ -153,7 +153,7 @@ class Forward(NamedTuple):
 
 
 def jvp_from_vjp(name: str, back: Vjp, operands: Sequence[str], results: Sequence[str], saves: Sequence[str]) -> Jvp:
-    """The jvp that is the transpose of a declared vjp."""
+    """Return the jvp that is the transpose of a declared vjp."""
 
     def jvp(ops: Any, primals: Any, outputs: Any, tangents: Any, /, **static: Any) -> tuple[Any, ...]:
         needs = tuple([tangent is not None for tangent in tangents])
@@ -173,7 +173,7 @@ def jvp_from_vjp(name: str, back: Vjp, operands: Sequence[str], results: Sequenc
 
 
 def vjp_from_jvp(name: str, forward: Jvp, count: int) -> Vjp:
-    """The vjp that is the transpose of a declared jvp."""
+    """Return the vjp that is the transpose of a declared jvp."""
 
     def vjp(ops: Any, ctx: Context[Any], cotangents: Any, /, **static: Any) -> tuple[Any, ...]:
         primals, outputs = ctx.saved[:count], ctx.saved[count:]

@@ -32,7 +32,7 @@ Lines: TypeAlias = "Mapping[int, SourceLine | None] | None"
 
 
 def while_loop(ops: Interpreter[R], cond: Any, body: Any, init: Any, *, max_iterations: Dim | None) -> Any:
-    """See `Ops.while_loop`."""
+    """Bind the op of `Ops.while_loop`."""
     for name, f in (("cond", cond), ("body", body)):
         if not callable(f):
             raise ProgramError(f"{name} of a while_loop must be a function f(ops, carry), not {a_type(f)}")
@@ -125,7 +125,8 @@ Prepared: TypeAlias = "Callable[[Sequence[R]], Callable[[Sequence[R]], Sequence[
 def iterate(
     ops: BaseInterpreter[R], loop: WhileParameters, test: Prepared[R], body: Prepared[R], /, *operands: R
 ) -> tuple[R, ...]:
-    """The same, with the bodies prepared. Raises RangeError where the condition still holds at the declared bound."""
+    """Return the same, with the bodies prepared. Raises RangeError where the condition still holds at the declared
+    bound."""
     carries = len(loop.body.outputs)
     state, captured = operands[:carries], operands[carries:]
     goes_on, once = test(captured), None
@@ -142,13 +143,13 @@ def iterate(
 
 
 def passed(limit: int | None) -> RangeError:
-    """The error of a loop that exceeds its bound."""
+    """Return the error of a loop that exceeds its bound."""
     message = f"cond still holds after max_iterations={limit} iterations: declare more, or let cond be False earlier"
     return RangeError(message, op="while_loop")
 
 
 def _while_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
-    """The pullback of the same iterations as a scan of the declared bound, recomputed.
+    """Return the pullback of the same iterations as a scan of the declared bound, recomputed.
 
     It reads the number of iterations, so a loop that exceeded its bound is also detected in a program that only
     computes derivatives.
@@ -180,7 +181,7 @@ def _while_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /,
 def _while_jvp(
     ops: Ops[Any], primals: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...], /, **static: Any
 ) -> tuple[Any, ...]:
-    """The loop run again, with the tangent of the carry."""
+    """Return the loop run again, with the tangent of the carry."""
     loop = WhileParameters(**static)
     body, last = loop.body, len(loop.body.outputs) - 1
     moving, _ = body.moving([tangent is not None for tangent in tangents], last + 1)
@@ -227,12 +228,12 @@ class _WhilePrimitive(Primitive):
 
     @override
     def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
-        """All operands, and the number of iterations."""
+        """Return all operands, and the number of iterations."""
         return (*range(len(needs)), len(needs) + len(static["body"].outputs) - 1)
 
     @override
     def keeping(self, ops: Any, needs: tuple[bool, ...], static: Static) -> Static:
-        """Nothing more; but a loop that is differentiated in reverse must have a bound."""
+        """Require a bound of a loop that is differentiated in reverse."""
         body = static["body"]
         if static["limit"] is None:
             _, moved = body.moving(needs, len(body.outputs))
@@ -248,7 +249,7 @@ class _WhilePrimitive(Primitive):
 
     @override
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
-        """The cost of the condition and the body, times the declared bound; once where none is declared."""
+        """Return the cost of the condition and the body, times the declared bound; once where none is declared."""
         loop = WhileParameters(**static)
         times: Dim = 1 if loop.limit is None else loop.limit
         test, body = loop.test.cost(), loop.body.cost()

@@ -146,7 +146,7 @@ class DimFloat:
             self.scope.require(claim, f"{self} needs {text} to be at least 1")
 
     def __eq__(self, other: object) -> bool:
-        """In a user's code an error unless the difference is a number; in the framework's, identity."""
+        """Raise in a user's code unless the difference is a number; compare by identity in the framework's."""
         if self is other or not is_asked_by_user() or not isinstance(other, (int, float, Fraction, DimExpr, DimFloat)):
             return self is other
         difference = self._combine(other, lambda a, b: algebra.add(a, b, -1))
@@ -268,7 +268,7 @@ def minimum(*dims: Dim) -> Dim:
     """Return the least of one or more dims, without those that are proved never to be below another one.
 
     Raises:
-        UsageError: no dims; what is no dim.
+        UsageError: no dims; a value that is not a dim.
     """
     return _extremum(dims, greatest=False, declared=True)
 

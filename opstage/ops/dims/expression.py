@@ -141,7 +141,7 @@ class DimExpr:
     @overload
     def __pow__(self, exponent: float | Fraction) -> Fraction | DimFloat: ...
     def __pow__(self, exponent: Any) -> Any:
-        """A dim for an integer exponent >= 0, else an exact real; exponents are multiples of 1/2."""
+        """Return a dim for an integer exponent >= 0, else an exact real; exponents are multiples of 1/2."""
         if isinstance(exponent, int) and exponent >= 0:
             return self.scope.intern(poly.power(self.polynomial, exponent))
         return self._real() ** exponent
@@ -197,7 +197,7 @@ class DimExpr:
         return self._compare(">", other)
 
     def __bool__(self) -> bool:
-        """Whether the dim is nonzero, as for an int; a dim >= 1 is truthy."""
+        """Return whether the dim is nonzero, as for an int; a dim >= 1 is truthy."""
         return self._compare("!=", 0)
 
     def _compare(self, relation: str, other: object) -> bool:

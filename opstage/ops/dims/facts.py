@@ -142,7 +142,8 @@ class Claim(NamedTuple):
     polynomial: poly.Polynomial
 
     def holds(self, values: Mapping[str, int]) -> bool | None:
-        """Whether the claim holds at these values; None if it is undefined there. KeyError for a missing value."""
+        """Return whether the claim holds at these values; None if it is undefined there. KeyError for a missing
+        value."""
         try:
             value = poly.evaluate(self.polynomial, values)
         except poly.Undefined:
@@ -255,7 +256,7 @@ class Facts:
         return minimum(self.atoms, kept)
 
     def _is_seen(self, p: poly.Polynomial) -> bool:
-        """Whether p >= 0 is one of the inequalities, or follows from the ranges of its names."""
+        """Return whether p >= 0 is one of the inequalities, or follows from the ranges of its names."""
         if p in self.inequalities:
             return True
         least = lower_bound(
@@ -339,7 +340,7 @@ class Facts:
         return poly.strip(p, tuple([name for name in names if (self.range_of(name).low or 0) > 0]))
 
     def _solve_for_name(self, p: poly.Polynomial) -> bool:
-        """Use `p == 0` as `name = image` if a name is a term of its own with coefficient 1 or -1."""
+        """Use `p == 0` as `name = image` if a name is a separate term with coefficient 1 or -1."""
         solutions = [
             (name, poly.scale(poly.add(p, {(name,): p[(name,)]}, -1), -p[(name,)]))
             for name in _lone_names(p)
@@ -484,6 +485,6 @@ def _single_name(p: poly.Polynomial) -> poly.NamedDim | None:
 
 
 def _lone_names(p: poly.Polynomial) -> list[poly.NamedDim]:
-    """Return the names that occur in `p` exactly once, as a term of their own."""
+    """Return the names that occur in `p` exactly once, as separate terms."""
     occurrences = [*poly.names_of(p)]
     return [m[0] for m in p if len(m) == 1 and isinstance(m[0], poly.NamedDim) and occurrences.count(m[0]) == 1]

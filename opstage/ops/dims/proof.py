@@ -52,7 +52,7 @@ class Prover:
         self._cases: dict[Hashable, Prover | None] = {}
 
     def always(self, claim: Claim) -> bool:
-        """Whether the claim is proved to hold for every allowed value."""
+        """Return whether the claim is proved to hold for every allowed value."""
         key = claim.key
         found = self._proved.get(key)
         if found is None:
@@ -75,7 +75,7 @@ class Prover:
         return either and self.always(Claim(False, p)) and self.always(Claim(False, poly.scale(p, -1)))
 
     def at_once(self, claim: Claim) -> bool:
-        """Whether the claim follows from the ranges of the names alone, or was proved before."""
+        """Return whether the claim follows from the ranges of the names alone, or was proved before."""
         found = self._proved.get(claim.key)
         if found is not None:
             return found
@@ -85,7 +85,7 @@ class Prover:
             return False
 
     def never(self, claim: Claim) -> bool:
-        """Whether the claim is proved to fail for every allowed value."""
+        """Return whether the claim is proved to fail for every allowed value."""
         p = claim.polynomial
         below = Claim(False, poly.add(poly.scale(p, -1), poly.constant(1), -1))
         if self.always(below):
@@ -97,7 +97,7 @@ class Prover:
     # ------------------------------------------------------------------ cases
 
     def _holds_by_cases(self, claim: Claim) -> bool:
-        """Whether the claim, in normal form, holds in each case of an exhaustive split."""
+        """Return whether the claim, in normal form, holds in each case of an exhaustive split."""
         found = self._holds_at_all_values(claim)
         if found is not None:
             return found
@@ -107,7 +107,8 @@ class Prover:
         return False
 
     def _holds_at_all_values(self, claim: Claim) -> bool | None:
-        """Whether a claim about few values holds at each of them that the facts allow; None if there are too many."""
+        """Return whether a claim about few values holds at each of them that the facts allow; None if there are too
+        many."""
         names = list(dict.fromkeys(poly.names_of(claim.polynomial)))
         ranges = [self.facts.range_of(name) for name in names]
         values = [range(low, high + 1) for low, high in ranges if low is not None and high is not None]
@@ -190,7 +191,7 @@ class Prover:
         enough = self._effort.left - _MOST_BOUNDS
 
         def show(q: poly.Polynomial, multiple: int, to_combine: int) -> bool:
-            """Whether q > -multiple; since `multiple * p >= q` and p is an integer, p >= 0 follows."""
+            """Return whether q > -multiple; since `multiple * p >= q` and p is an integer, p >= 0 follows."""
             if to_combine == 0:
                 self._effort.left -= 1 + _terms_around_low_ends(q) // _TERMS_OF_A_BOUND
                 least = lower_bound(q, self._range_of)
@@ -331,7 +332,7 @@ def _minus_times(quotient: poly.Quotient, k: int) -> poly.Polynomial:
 
 
 def _has_no_root(p: poly.Polynomial) -> bool:
-    """Whether p is never 0, because the gcd of all other coefficients does not divide the constant one."""
+    """Return whether p is never 0, because the gcd of all other coefficients does not divide the constant one."""
     others = poly.content({monomial: coefficient for monomial, coefficient in p.items() if monomial})
     return others > 0 and p.get((), 0) % others != 0
 

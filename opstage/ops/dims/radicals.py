@@ -144,7 +144,8 @@ def divisors(a: Terms) -> list[tuple[poly.Polynomial, str]]:
 
 
 def evaluate(a: Terms, values: Mapping[str, int]) -> float:
-    """Return the value, rounded once if there is no root. Raises `ShapeError` for 1/0 and roots of negative numbers."""
+    """Return the value, rounded once unless it has a root. Raises `ShapeError` for 1/0 and roots of negative
+    numbers."""
     exact = Fraction(0)
     rounded: list[float] = []
     for factors, coefficient in a.items():

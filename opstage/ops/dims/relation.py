@@ -46,7 +46,7 @@ class Condition:
     source: SourceLine | None = None
 
     def holds(self, env: Mapping[str, int]) -> bool:
-        """Whether the relation holds at these sizes; `MissingSizeError` if a name has no value."""
+        """Return whether the relation holds at these sizes; `MissingSizeError` if a name has no value."""
         try:
             return self.claim.holds(env) is True
         except KeyError as error:
@@ -126,12 +126,12 @@ def require_divides(k: Dim, n: Dim, message: Message) -> None:
 
 
 def is_one(d: Dim) -> bool:
-    """Whether `d` is literally 1; a named dim never is, even if declared to be."""
+    """Return whether `d` is literally 1; a named dim never is, even if declared to be."""
     return isinstance(d, int) and d == 1
 
 
 def is_zero(d: Dim) -> bool:
-    """Whether `d` is literally 0."""
+    """Return whether `d` is literally 0."""
     return isinstance(d, int) and d == 0
 
 

@@ -206,7 +206,7 @@ class DimScope:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The named dims, in order of creation."""
+        """Return the named dims, in order of creation."""
         return tuple(self._dims)
 
     def dim(self, name: str) -> DimExpr:
@@ -323,7 +323,7 @@ class DimScope:
         return found
 
     def is_proved(self, claim: Claim) -> bool:
-        """Whether the claim is proved to hold for every allowed value."""
+        """Return whether the claim is proved to hold for every allowed value."""
         return self._prover.at_once(claim) or self._prover.always(claim)
 
     def constraint_for(self, claim: Claim) -> str | None:
@@ -368,7 +368,7 @@ class DimScope:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """A block in which undecided relations do not become conditions."""
+        """Return a block in which undecided relations do not become conditions."""
         kept, assumed = len(self.conditions), self._assumed
         try:
             yield
@@ -377,7 +377,7 @@ class DimScope:
             self._assumed = assumed
 
     def _is_assumed(self, claim: Claim) -> bool:
-        """Whether an undecided claim follows from the conditions so far."""
+        """Return whether an undecided claim follows from the conditions so far."""
         if not self.conditions:
             return False
         if self._assumed is None:
@@ -401,7 +401,7 @@ class DimScope:
         raise UndecidedDimError(self._undecided_text(left, operator, right, claim, negated))
 
     def is_positive(self, atom: poly.Atom) -> bool:
-        """Whether the atom is proved to be at least 1."""
+        """Return whether the atom is proved to be at least 1."""
         return self.is_proved(claim_of(poly.constant(1), "<=", poly.variable(atom)))
 
     def _undecided_text(self, left: DimExpr, operator: str, right: Dim, claim: Claim, negated: bool) -> str:

@@ -204,7 +204,7 @@ def _is_natural_sum(p: Polynomial) -> bool:
 
 
 def _is_natural(atom: Atom) -> bool:
-    """Whether an atom is visibly at least 0 wherever it is defined."""
+    """Return whether an atom is visibly at least 0 wherever it is defined."""
     if isinstance(atom, Quotient):
         return _is_natural_sum(atom.numerator)
     return all(map(_is_natural_sum, poly.parts(atom)))
