@@ -349,7 +349,7 @@ def test_processes_that_write_and_remove_at_once(tmp_path: Path) -> None:
     place = tmp_path / "opstage-0123456789abcdef"
     place.mkdir(0o700)
     program = (
-        "import sys; from pathlib import Path; from opstage.compiler.native import cache\n"
+        "import sys; from pathlib import Path; from opstage.compiler.native import kernel_cache\n"
         "place, me = Path(sys.argv[1]), sys.argv[2]\n"
         "for i in range(150):\n"
         "    kernel_cache.write_kept(place / f'{i % 40}.o', str(i % 40), b'%d' % (i % 40) * 2000)\n"

@@ -113,8 +113,8 @@ if "numba first" in sys.argv:
     import numba
 import opstage
 if "no team" in sys.argv:
-    from opstage.compiler.native import pool
-    pool.has_team = lambda: False
+    from opstage.compiler.native import thread_pool
+    thread_pool.has_team = lambda: False
 options = opstage.Options(backend="compiled", dtype="float64")
 
 def loss(ops, p, x, y):
