@@ -12,7 +12,7 @@ import opstage
 from opstage.ops.hints import names_of
 from opstage.ops.protocol import OPS
 from opstage.options import Options
-from tests.docs.test_guide_tables import PAIRS
+from tests.docs.test_pages import PAIRS
 from tests.structure.test_reference_table import NAMES, resolve
 
 ROWS = [

@@ -1,7 +1,9 @@
-"""onnx's node tests: what is imported is right, and what is not says why."""
+"""onnx's node tests: what is imported is right, as source too, and within its facts; what is not says why."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,10 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
+from opstage.onnx.source import write_source
 from opstage.ops.errors import OpstageError, UnsupportedError
+from tests.facts.test_onnx_nodes import CASES, require_dependence, require_ranges
+from tests.interop.test_source import module_of, trees_of
 
 from .cases import Loaded, cases, loaded, require_equal
 from .reasons import DRAWS, reason
@@ -117,3 +122,48 @@ def test_derivatives(name: str) -> None:
         pytest.skip("not smooth at these inputs")
     along = sum(float(np.sum(g * d)) for g, d in zip(gradients, direction) if d is not None and g is not None)
     np.testing.assert_allclose(along, (slopes[2] + slopes[3]) / 2, rtol=2e-3, atol=2e-3)
+
+
+# onnx's own cases as source: each that is loaded is written, read again, and gives the same bits ----------------------
+
+GROUPS = 16
+
+
+def outputs(program: Any, trees: tuple[Any, ...], each: Any) -> list[Any]:
+    result = opstage.run(program, *trees, *each.inputs, options=Options(dtype=each.dtype))
+    return [np.asarray(x) for x in (result if len(trees) == 1 else result[0]).values()]
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_sources_give_the_same_bits(group: int, tmp_path: Path) -> None:
+    tried = 0
+    for name in sorted(cases())[group::GROUPS]:
+        try:
+            found = loaded(cases()[name])
+        except UnsupportedError:
+            continue
+        for each in found:
+            model, path = each.model, tmp_path / f"case_{tried}.py"  # a name of its own: Python keeps bytecode by name
+            try:
+                write_source(model, path, force=True)
+            except UnsupportedError as error:  # as it would be where the model is run
+                assert reason(str(error)) is not None, str(error)
+                continue
+            module = module_of(path)
+            theirs = trees_of(module)
+            ours = model.trees
+            for a, b in zip(outputs(model, ours, each), outputs(module.program, theirs, each), strict=True):
+                assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), name
+            tried += 1
+    assert tried > 60
+
+
+# What tests/facts/test_onnx_nodes.py says of some of onnx's node tests holds for all others ---------------------------
+
+OTHERS = [name for name in sorted(cases()) if name not in CASES and not name.endswith("_expanded")]
+
+
+@pytest.mark.parametrize("require", [require_ranges, require_dependence])
+@pytest.mark.parametrize("name", OTHERS)
+def test_facts_of_outputs_hold(name: str, require: Callable[[Any], None]) -> None:
+    require(cases()[name])

@@ -12,7 +12,7 @@ from opstage.distributed.fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
 from opstage.distributed.meetings import MEET, MEET_BEGIN, MEET_END
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.ops import derived, protocol
-from tests.docs.test_guide_tables import PAIRS, names
+from tests.docs.test_pages import PAIRS, names
 from tests.parity.deviations import DEVIATIONS, Deviation
 from tests.parity.twins import TWINS, WITHOUT_TWIN
 

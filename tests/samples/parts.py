@@ -1,7 +1,7 @@
 """Which samples the quick suite takes: a part of those of each op, chosen by names alone; the rest is marked slow.
 
 A defect of an op shows in most of its samples, so that a part shows it at once, and all of them in `make test-slow`.
-tests/structure/test_quick_part.py holds that every op, interpreter and dtype is in the part.
+tests/structure/test_suites.py holds that every op, interpreter and dtype is in the part.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""The part of the samples that the quick suite runs has every op, on every interpreter, in every dtype."""
+"""The list of long tests names tests that exist, and the quick suite's part of the samples has every op everywhere."""
 
 from __future__ import annotations
 
+import ast
+from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +14,27 @@ from tests.conformance.harness import EXECUTING
 from tests.conformance.test_derivatives import FIRST, SECOND
 from tests.conformance.test_values import COLUMNS, DTYPES, QUICK
 from tests.eager_cpu.test_fast_kernels import CASES, parameters
+from tests.long import STAY, long_tests
 from tests.samples import SAMPLES
 from tests.samples.parts import all_samples, by_op, dealt
 from tests.samples.sample import Sample
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_list_names_tests_that_exist() -> None:
+    named: dict[str, set[str]] = defaultdict(set)
+    for test in long_tests():
+        file, _, name = test.partition("::")
+        named[file].add(name.partition("[")[0])
+    for file, functions in named.items():
+        assert not file.startswith(STAY), file
+        tree = ast.parse((ROOT / file).read_text())
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert functions <= defined, f"{file}: {sorted(functions - defined)}; see tests/long.py"
+
+
+# The part of the samples that the quick suite runs has every op, on every interpreter, in every dtype -----------------
 
 
 def test_values_of_every_op_on_every_interpreter_in_every_dtype() -> None:
