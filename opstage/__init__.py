@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import data, debug, init, models, optim
-    from .api import check, hessian, hvp, jacobian, jvp, per_sample_gradients, run, trim, value_and_grad, vjp
+    from .api import check, hessian, hvp, jacobian, jvp, per_sample_gradients, run, trim, value_and_grad, vjp, vmap
     from .compilation import CompiledOut, CompiledScalar, compile, record
     from .init import Declaration
     from .interpreters.registry import register_interpreter
@@ -115,11 +115,12 @@ __all__ = [
     "trim",
     "value_and_grad",
     "vjp",
+    "vmap",
 ]
 
 # A name is imported when it is first used: so `opstage` heeds Ctrl-C before NumPy is there, and --help needs no model.
 _HOMES = {
-    ".api": "check hessian hvp jacobian jvp per_sample_gradients run trim value_and_grad vjp",
+    ".api": "check hessian hvp jacobian jvp per_sample_gradients run trim value_and_grad vjp vmap",
     ".verification": "bounds",
     ".compilation": "CompiledOut CompiledScalar compile record",
     ".runs.fit": "fit",

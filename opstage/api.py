@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ import numpy as np
 from .interpreters.registry import shared_interpreter, trim_shared
 from .interpreters.shape_check.check import check_base_program, unusable, with_captured
 from .interpreters.shape_check.report import Report
+from .ops import transform
 from .ops.array_conversion import as_numpy
-from .ops.errors import DeviceError, OpstageError, ShapeError, UsageError
+from .ops.errors import DeviceError, OpstageError, UsageError
 from .ops.spec import Claim, Spec, as_specs, read_claims, shapes_as_specs
 from .ops.static_arguments import plain, plain_sequence
 from .ops.tied_parameters import Places, is_identified
@@ -26,6 +28,7 @@ from .options import Options, options_of
 from .program_arguments import Program, argument_paths, called_with, require_arguments, with_arrays
 from .transforms.anomaly import watched
 from .transforms.base_program import BaseProgram, Identity
+from .transforms.batching import require_settings
 from .transforms.derivatives import jvp as jvp_over
 from .transforms.derivatives import run_on_tape
 from .transforms.derivatives import value_and_grad as value_and_grad_over
@@ -217,94 +220,117 @@ def check(
     return with_claims(report, stated, bounds)
 
 
-# Jacobians, Hessians and per-sample gradients: rows by vjp, columns by hvp -------------------------------------------
-#
-# Each is a loop over runs of one program, one per row of the result: exact, in the memory of one run. With backend
-# "compiled" that program is compiled once.
+# Batches, and derivatives by all elements or for each example ---------------------------------------------------------
+
+
+def vmap(
+    program: Program, in_axes: Any = 0, out_axes: Any = 0, chunk: int | None = None, draws: str = "each"
+) -> Program:
+    """Return the program of a batch of examples, made of the program of one: for `run`, `check`, `compile`, and others.
+
+    See `opstage.transform.vmap` for the arguments; `in_axes` has an entry for each argument behind `ops`. As jax.vmap.
+
+    Raises:
+        UsageError: a program that is not a function; other settings.
+    """
+    require_settings(program, chunk, draws)
+
+    @wraps(program)
+    def batched(ops: Any, *trees: Any, **keywords: Any) -> Any:
+        one = partial(program, **keywords) if keywords else program
+        return transform.vmap(ops, one, *trees, in_axes=in_axes, out_axes=out_axes, chunk=chunk, draws=draws)
+
+    return batched
 
 
 @called_by_users
-def jacobian(program: Program, *args: Any, wrt: int = 0, options: Options | None = None, train: bool = False) -> Any:
-    """Return ∂value/∂args[wrt]: the tree of the value, each leaf a tree like the argument, of shape (*output, *input).
+def jacobian(
+    program: Program,
+    *args: Any,
+    wrt: int = 0,
+    options: Options | None = None,
+    train: bool = False,
+    chunk: int | None = None,
+) -> Any:
+    """Return ∂value/∂args[wrt]: the tree of the value, each leaf a tree like the argument, shaped (*output, *input).
 
-    It takes one backward pass for each element of the value. PyTorch: torch.func.jacrev. Raises UsageError where the
-    argument has a leaf that is not a float.
+    The backward passes for all elements of the value run together, or `chunk` at a time. PyTorch: torch.func.jacrev.
 
     Raises:
+        DtypeError: a value of integers.
         UsageError: wrt that names no argument, or one of integers.
     """
-    args = with_arrays(program, args)
-    leaves = _float_leaves(args, wrt)
-    value, pullback = vjp(program, *args, options=options, train=train)
-    outputs, structure = flatten(value)
-    dtype = _dtype(options)
-    zeros = [np.zeros_like(output) for output in outputs]
-    rows = [[np.zeros((*output.shape, *leaf.shape), dtype) for leaf in leaves] for output in outputs]
-    for i, output in enumerate(outputs):
-        if output.dtype.kind not in "f":
-            raise UsageError(f"output {i} of the program is {output.dtype}, which has no derivative")
-        for place, one in _basis(zeros[i]):
-            pulled = pullback(unflatten(structure, [*zeros[:i], one, *zeros[i + 1 :]]))[wrt]
-            for row, found in zip(rows[i], flatten(pulled)[0]):
-                row[place] = found
-    inputs = flatten(args[wrt])[1]
-    return unflatten(structure, [unflatten(inputs, row) for row in rows])
+    return _derivative("jacobian", transform.jacobian, program, args, wrt, chunk, options, train)
 
 
 @called_by_users
-def hessian(program: Program, *args: Any, wrt: int = 0, options: Options | None = None, train: bool = False) -> Any:
-    """Return ∂²value/∂args[wrt]² of a scalar program: a tree of trees, both like the argument, with leaves (*leaf,
-    *leaf).
+def hessian(
+    program: Program,
+    *args: Any,
+    wrt: int = 0,
+    options: Options | None = None,
+    train: bool = False,
+    chunk: int | None = None,
+) -> Any:
+    """Return ∂²value/∂args[wrt]² of a scalar program: a tree of trees like the argument, with leaves (*leaf, *leaf).
 
-    It takes one Hessian-vector product for each element of the argument. PyTorch: torch.func.hessian.
+    The Hessian-vector products for all elements of the argument run together, or `chunk` at a time. PyTorch:
+    torch.func.hessian.
 
     Raises:
-        ShapeError: a program that returns no scalar.
+        ProgramError: a program that returns no scalar.
         UsageError: wrt that names no argument, or one of integers.
     """
+    return _derivative("hessian", transform.hessian, program, args, wrt, chunk, options, train)
+
+
+def _derivative(
+    name: str, of: Any, program: Program, args: Any, wrt: int, chunk: int | None, options: Options | None, train: bool
+) -> Any:
+    require_arguments("jacobian", "jacobian(program, x)", args)
+    key = (name, Identity(program), train, wrt, chunk)
     args = with_arrays(program, args)
-    leaves = _float_leaves(args, wrt)
-    structure = flatten(args[wrt])[1]
-    zeros = [np.zeros_like(leaf) for leaf in leaves]
-    dtype = _dtype(options)
-    blocks = [[np.zeros((*a.shape, *b.shape), dtype) for b in leaves] for a in leaves]
-    for j, leaf in enumerate(zeros):
-        for place, one in _basis(leaf):
-            tangents: list[Any] = [None] * len(args)
-            tangents[wrt] = unflatten(structure, [*zeros[:j], one, *zeros[j + 1 :]])
-            moved = hvp(program, args, tuple(tangents), options=options, train=train)[wrt]
-            for row, found in zip(blocks, flatten(moved)[0]):
-                at: Any = (..., *place)
-                row[j][at] = found
-    return unflatten(structure, [unflatten(structure, row) for row in blocks])
+    if not isinstance(wrt, int) or isinstance(wrt, bool) or not 0 <= wrt < len(args):
+        raise UsageError(f"wrt is the position of one of {len(args)} arguments, not {wrt!r}")
+    for leaf in map(as_numpy, flatten(args[wrt])[0]):
+        if leaf.dtype.kind != "f":
+            raise UsageError(f"argument {wrt} has a leaf of {leaf.dtype}, which has no derivative; make it a float")
+    program = called_with(program, train, args)
+
+    def every(ops: Any, *trees: Any) -> Any:
+        return of(ops, program, *trees, wrt=wrt, chunk=chunk)
+
+    return execute(value_base(every), args, options, program, key)
 
 
 @called_by_users
 def per_sample_gradients(
-    program: Program, params: Any, *batch: Any, options: Options | None = None, train: bool = False
+    program: Program,
+    params: Any,
+    *batch: Any,
+    options: Options | None = None,
+    train: bool = False,
+    chunk: int | None = None,
 ) -> Any:
     """Return the gradient of `program(ops, params, *batch)` for each sample: a tree like params, of shape (N, *leaf).
 
-    The program gets batches of one sample, with the leading axis kept. PyTorch: torch.func.vmap(torch.func.grad(…)).
-    Raises ShapeError where the leaves of the batch do not share their leading size.
+    The program gets batches of one sample, with the leading axis kept. All run together, or `chunk` at a time. PyTorch:
+    torch.func.vmap(torch.func.grad(…)).
 
     Raises:
-        ShapeError: a program that returns no scalar for one row; batches that share no leading size.
+        ProgramError: a program that returns no scalar for one sample.
+        ShapeError: batches that share no leading size.
     """
-    params, *rest = with_arrays(program, (params, *batch))
-    batch = tuple(map_leaves(as_numpy, tree) for tree in rest)
-    sizes = {leaf.shape[:1] for leaf in flatten(batch)[0]}
-    if len(sizes) != 1 or () in sizes:
-        raise ShapeError(f"the leaves of a batch share their leading size, but here are {sorted(sizes)}", op="gradient")
-    ((count,),) = sizes
-    leaves, structure = _float_leaves((params,), 0), flatten(params)[1]
-    rows = [np.zeros((count, *leaf.shape), _dtype(options)) for leaf in leaves]
-    for i in range(count):
-        sample = tuple(map_leaves(lambda leaf, i=i: leaf[i : i + 1], tree) for tree in batch)
-        _, found = value_and_grad(program, params, *sample, options=options, train=train)
-        for row, gradient in zip(rows, flatten(found)[0]):
-            row[i] = gradient
-    return unflatten(structure, rows)
+    key = ("per_sample_gradients", Identity(program), train, chunk)
+    args = with_arrays(program, (params, *batch))
+    program = called_with(program, train, args)
+
+    def of_sample(ops: Any, params: Any, *sample: Any) -> Any:
+        rows = map_leaves(lambda leaf: ops.unsqueeze(leaf, axis=0), sample)
+        return transform.grad(ops, lambda inner, tree: program(inner, tree, *rows), params)
+
+    each = vmap(of_sample, (None, *[0] * len(batch)), chunk=chunk)
+    return execute(value_base(each), args, options, program, key)
 
 
 # Base programs, one for each way of running a program ---------------------------------------------------------------
@@ -458,29 +484,17 @@ def _counted(get: Callable[[Any], Any], values: tuple[Any, ...]) -> Iterator[tup
 _ALONE = next(_counted(lambda value: value, (np.empty(0),)))[1]
 
 
-def _dtype(options: Options | None) -> Any:
-    dtype = options_of(options).dtype
-    return object if dtype == "exact" else dtype
-
-
-def _float_leaves(args: tuple[Any, ...], wrt: int) -> list[Any]:
-    require_arguments("jacobian", "jacobian(program, x)", args)
-    if not isinstance(wrt, int) or isinstance(wrt, bool) or not 0 <= wrt < len(args):
-        raise UsageError(f"wrt is the position of one of {len(args)} arguments, not {wrt!r}")
-    leaves = [as_numpy(leaf) for leaf in flatten(args[wrt])[0]]
-    for leaf in leaves:
-        if leaf.dtype.kind != "f":
-            raise UsageError(f"argument {wrt} has a leaf of {leaf.dtype}, which has no derivative; make it a float")
-    return leaves
-
-
-def _basis(zero: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Yield, for each index of an array, the index and an array that is one there and zero elsewhere."""
-    for place in np.ndindex(zero.shape):
-        one = np.array(zero)
-        one[place] = 1.0
-        yield place, one
-
-
-__all__ = ["check", "hessian", "hvp", "jacobian", "jvp", "per_sample_gradients", "run", "trim", "value_and_grad", "vjp"]
+__all__ = [
+    "check",
+    "hessian",
+    "hvp",
+    "jacobian",
+    "jvp",
+    "per_sample_gradients",
+    "run",
+    "trim",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+]
 __dir__ = __all__.copy

@@ -258,5 +258,9 @@ class DispatchInterface(ABC, Generic[R]):
         """Return the value and tangent of `f(ops, *refs)`; see `opstage.transform.jvp`."""
 
     @abstractmethod
+    def vmap_of(self, f: Callable[..., Any], /, *trees: Any, **how: Any) -> Any:
+        """Return the results of f on all examples of a batch; see `opstage.transform.vmap`."""
+
+    @abstractmethod
     def bounds_of(self, f: Callable[..., Any], /, *trees: Any) -> Any:
         """Return boxes of `f(ops, *trees)` over the boxes among its arguments; see `opstage.transform.bounds`."""

@@ -6,7 +6,7 @@ Inside f, outer refs are constants. Nested calls give higher derivatives without
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -14,13 +14,14 @@ import numpy as np
 import optree
 
 from .array_conversion import as_numpy
-from .errors import DtypeError, ProgramError, ShapeError, UsageError
+from .dims import Dim, prod
+from .errors import DtypeError, ProgramError, UsageError
 from .primitive import R
 from .protocol import Ops
-from .trees import flatten, unflatten
+from .trees import flatten, map_leaves, unflatten
 from .types import TensorType, is_float
 
-__all__ = ["bounds", "grad", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"]
+__all__ = ["bounds", "grad", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp", "vmap"]
 __dir__ = __all__.copy
 
 
@@ -77,62 +78,142 @@ def hvp(ops: Ops[R], f: Callable[..., Any], refs: tuple[Any, ...], tangents: tup
     return jvp(ops, lambda inner, *own: grad(inner, f, *own), refs, tangents)[1]
 
 
-def jacobian(ops: Ops[R], f: Callable[..., Any], *refs: Any, wrt: int = 0) -> Any:
+def vmap(
+    ops: Ops[R],
+    f: Callable[..., Any],
+    *refs: Any,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    chunk: int | None = None,
+    draws: str = "each",
+) -> Any:
+    """Return the results of `f(ops', *examples)` for all examples of a batch, computed together.
+
+    in_axes    the axis of the examples in each argument: an int, None for an argument that all examples share, or a
+               tuple with one entry for each argument, which may be a tree that stops above the argument's leaves
+    out_axes   the axis of the examples in each result, likewise; None requires a result that all examples share
+    chunk      how many examples run together: chunks run one after the other, in the memory of one chunk
+    draws      "each": an example draws as it would in a loop over the examples, whatever the chunk; "shared": all
+               examples draw the same
+
+    f is a program for one example; errors name the shapes of one example. Derivatives may be taken of f, of the result,
+    and of both. A `cond`, `switch` or `while_loop` whose choice differs between examples is exact for each of them: a
+    branch that an example does not take has no influence on its results or gradients. As jax.vmap.
+
+    Raises:
+        ShapeError: arguments of different numbers of examples, or without that axis; a result for out_axes=None that
+            differs between examples.
+        UnsupportedError: chunk for a batch of a named size.
+        UsageError: other settings; f that is not a function; axes that are not built like the arguments or results.
+    """
+    return ops.vmap_of(f, *refs, in_axes=in_axes, out_axes=out_axes, chunk=chunk, draws=draws)
+
+
+def jacobian(ops: Ops[R], f: Callable[..., Any], *refs: Any, wrt: int = 0, chunk: int | None = None) -> Any:
     """Return ∂f/∂refs[wrt]: the tree of f's value, each leaf a tree like that ref, of shape (*output, *input).
 
-    The program gets one backward pass for each element of the value, whose sizes must be numbers. PyTorch:
-    torch.func.jacrev.
+    The backward passes for all elements of the value run together, or `chunk` at a time. PyTorch: torch.func.jacrev.
 
     Raises:
         DtypeError: a value, or a ref of `wrt`, that is not a float.
-        ShapeError: a value with a named size.
+        UnsupportedError: chunk for a value of a named size.
         UsageError: wrt that names no ref.
     """
-    if not isinstance(wrt, int) or isinstance(wrt, bool) or not 0 <= wrt < len(refs):
-        raise UsageError(f"wrt is the position of one of {len(refs)} refs, not {wrt!r}")
-    value, pullback = ops.vjp_of(f, *refs)
-    (outputs, outer), (inputs, inner) = flatten(value), flatten(refs[wrt])
-    for ref in (*outputs, *inputs):
-        if not is_float(ref.dtype):
-            raise DtypeError(f"a Jacobian is of floats, but f has {TensorType(ref.shape, ref.dtype)}", op="jacobian")
-    if any(not isinstance(size, int) for ref in outputs for size in ref.shape):
-        raise ShapeError("the value has a named size; a Jacobian has a pass for each of its elements", op="jacobian")
-    zeros = [ops.full(shape=ref.shape, value=0.0, dtype=ref.dtype) for ref in outputs]
-    found = []
-    for i, out in enumerate(outputs):
-        rows = []
-        for place in np.ndindex(*out.shape):
-            one = np.zeros(out.shape)
-            one[place] = 1.0
-            cotangents = [*zeros[:i], ops.const(one, dtype=out.dtype), *zeros[i + 1 :]]
-            rows.append(flatten(pullback(unflatten(outer, cotangents))[wrt])[0])
-        columns = [
-            ops.reshape(ops.stack([row[k] for row in rows], axis=0), shape=(*out.shape, *leaf.shape))
-            if rows
-            else ops.full(shape=(*out.shape, *leaf.shape), value=0.0, dtype=leaf.dtype)
-            for k, leaf in enumerate(inputs)
-        ]
-        found.append(unflatten(inner, columns))
-    return unflatten(outer, found)
+    of = _function_of(f, refs, wrt)
+    before = ops.cursor.mark()
+    value = ops.vjp_of(f, *refs)[0]
+    ops.cursor.rewind(before)  # the passes below draw what this one has drawn
+    outputs, structure = flatten(value)
+    _require_floats("jacobian", [*outputs, *flatten(refs[wrt])[0]])
+
+    def row(inner: Ops[Any], number: Any) -> Any:
+        return inner.vjp_of(of, refs[wrt])[1](unflatten(structure, _basis_vector(inner, number, outputs)))[0]
+
+    rows = vmap(ops, row, ops.iota(shape=(_num_elements(outputs),)), chunk=chunk, draws="shared")
+    return unflatten(structure, _blocks(ops, rows, outputs))
 
 
-def hessian(ops: Ops[R], f: Callable[..., Any], *refs: Any, wrt: int = 0) -> Any:
+def hessian(ops: Ops[R], f: Callable[..., Any], *refs: Any, wrt: int = 0, chunk: int | None = None) -> Any:
     """Return ∂²f/∂refs[wrt]² of a scalar f: a tree of trees, both like that ref, with leaves (*leaf, *leaf).
 
-    It is the Jacobian of the gradient, so the sizes of that ref must be numbers. PyTorch: torch.func.hessian.
+    The Hessian-vector products for all elements of that ref, forward over reverse, run together, or `chunk` at a time.
+    PyTorch: torch.func.hessian.
 
     Raises:
-        ProgramError: f that returns no scalar.
         DtypeError: a ref of `wrt` that is not a float.
-        ShapeError: a ref of `wrt` with a named size.
+        ProgramError: f that returns no scalar.
+        UnsupportedError: chunk for a ref of a named size.
         UsageError: wrt that names no ref.
     """
+    of = _function_of(f, refs, wrt)
+    leaves, structure = flatten(refs[wrt])
+    _require_floats("hessian", leaves)
 
-    def gradient(inner: Ops[Any], *own: Any) -> Any:
-        found = grad(inner, f, *own)
-        return found if len(own) == 1 else found[wrt]
+    def column(inner: Ops[Any], number: Any) -> Any:
+        tangent = unflatten(structure, _basis_vector(inner, number, leaves))
+        return jvp(inner, lambda own, tree: grad(own, of, tree), (refs[wrt],), (tangent,))[1]
 
-    return jacobian(ops, gradient, *refs, wrt=wrt)
+    columns = vmap(ops, column, ops.iota(shape=(_num_elements(leaves),)), chunk=chunk, draws="shared")
+    by_column = [flatten(block)[0] for block in _blocks(ops, columns, leaves)]
+    blocks = []
+    for i, leaf in enumerate(leaves):
+        row = []
+        for block, other in zip(by_column, leaves):
+            axes = range(len(leaf.shape) + len(other.shape))
+            order = (*axes[len(other.shape) :], *axes[: len(other.shape)])
+            row.append(ops.permute(block[i], axes=order))
+        blocks.append(unflatten(structure, row))
+    return unflatten(structure, blocks)
+
+
+def _function_of(f: Callable[..., Any], refs: tuple[Any, ...], wrt: int) -> Callable[..., Any]:
+    """f as a function of one of its refs; the others are constants."""
+    if not isinstance(wrt, int) or isinstance(wrt, bool) or not 0 <= wrt < len(refs):
+        raise UsageError(f"wrt is the position of one of {len(refs)} refs, not {wrt!r}")
+    return lambda ops, tree: f(ops, *refs[:wrt], tree, *refs[wrt + 1 :])
+
+
+def _require_floats(op: str, refs: Iterable[Any]) -> None:
+    for ref in refs:
+        if not is_float(ref.dtype):
+            raise DtypeError(f"a derivative is of floats, but f has {TensorType(ref.shape, ref.dtype)}", op=op)
+
+
+def _num_elements(leaves: Sequence[Any]) -> Dim:
+    total: Dim = 0
+    for leaf in leaves:
+        total = total + prod(leaf.shape)
+    return total
+
+
+def _basis_vector(ops: Ops[R], number: R, leaves: Sequence[Any]) -> list[R]:
+    """Tensors like the leaves whose element `number`, counted through all leaves, is 1 and whose others are 0."""
+    total = _num_elements(leaves)
+    hot = ops.equal(ops.iota(shape=(total,)), ops.broadcast_to(number, shape=(total,)))
+    found = []
+    start: Dim = 0
+    for leaf in leaves:
+        size = prod(leaf.shape)
+        part = ops.slice(hot, axis=0, start=start, length=size) if len(leaves) > 1 else hot
+        found.append(ops.reshape(ops.cast(part, dtype=leaf.dtype), shape=leaf.shape))
+        start = start + size
+    return found
+
+
+def _blocks(ops: Ops[R], tree: Any, leaves: Sequence[Any]) -> list[Any]:
+    """A tree whose leaves have a row for each element of `leaves`: a tree for each leaf, of shapes (*leaf, *row)."""
+    found = []
+    start: Dim = 0
+    for leaf in leaves:
+        size = prod(leaf.shape)
+
+        def block(rows: Any, leaf: Any = leaf, start: Any = start, size: Any = size) -> Any:
+            own = ops.slice(rows, axis=0, start=start, length=size) if len(leaves) > 1 else rows
+            return ops.reshape(own, shape=(*leaf.shape, *rows.shape[1:]))
+
+        found.append(map_leaves(block, tree))
+        start = start + size
+    return found
 
 
 def bounds(ops: Ops[R], f: Callable[..., Any], *trees: Any) -> Any:

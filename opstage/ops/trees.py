@@ -222,6 +222,23 @@ def align(expected: Structure, tree: Any, expected_name: str, name: str) -> list
     return leaves
 
 
+def leaves_of_prefix(name: str, prefix: Any, tree: Any, is_leaf: Callable[[Any], bool]) -> list[Any]:
+    """Return, for every leaf of `tree`, the leaf of `prefix` at or above its position.
+
+    `prefix` is one value for the whole tree, or a tree that stops anywhere above the leaves of `tree`. Raises
+    UsageError for a prefix of another structure, or with leaves that `is_leaf` refuses.
+    """
+    try:
+        found = optree.broadcast_prefix(prefix, tree, none_is_leaf=True, namespace=_NAMESPACE)
+    except ValueError as error:
+        raise UsageError(f"{name} is not built like the tree that it describes: {error}") from None
+    for value in found:
+        if not is_leaf(value):
+            raise UsageError(f"{name} has {value!r}, expected an int or None")
+    leaves = optree.tree_leaves(tree, none_is_leaf=True, namespace=_NAMESPACE)
+    return [value for value, leaf in zip(found, leaves) if leaf is not None]
+
+
 def lists_as_arrays(tree: Any) -> Any:
     """Replace every list of numbers, or nested lists, by an array, since that is how tensors are written.
 

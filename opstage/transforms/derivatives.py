@@ -52,6 +52,8 @@ def run_row_on_tape(
     """Return `run_on_tape` for f on a flat list of refs: the tape, the node of each, the output nodes and their
     structure."""
     tape = Tape(ops)
+    if not any(wanted):  # it records nothing, so the interpreters above it are not differentiated
+        tape.differentiates = ops.differentiates
     nodes = [tape.leaf(ops.adopt(ref)) if want else tape.wrap(ops.adopt(ref)) for ref, want in zip(refs, wanted)]
     outputs, structure = run_closed(tape, f, *nodes, leaked=_LEAKED)
     return tape, nodes, outputs, structure

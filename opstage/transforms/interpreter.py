@@ -153,6 +153,12 @@ class Interpreter(Ops[R]):
         return jvp(self, f, refs, tangents)
 
     @override
+    def vmap_of(self, f: Callable[..., Any], /, *trees: Any, **how: Any) -> Any:
+        from .batching import vmap
+
+        return vmap(self, f, *trees, **how)
+
+    @override
     def bounds_of(self, f: Callable[..., Any], /, *trees: Any) -> Any:
         from ..analysis.intervals import bounds
 

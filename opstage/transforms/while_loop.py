@@ -43,7 +43,7 @@ def while_loop(ops: Interpreter[R], cond: Any, body: Any, init: Any, *, max_iter
         if not carried:
             raise ShapeError("a while_loop carries at least one tensor: it gives nothing else")
         types = [*map(type_of, carried), TensorType((), INT64)]
-        tester, part = _part(ops, types), _part(ops, types)
+        tester, part = loop_part(ops, types), loop_part(ops, types)
         flags = [
             tester.tracer.adopt(r) for r in flatten(cond(tester.tracer, unflatten(structure, tester.state[:-1])))[0]
         ]
@@ -61,7 +61,7 @@ def while_loop(ops: Interpreter[R], cond: Any, body: Any, init: Any, *, max_iter
         with Quietly(ops.cursor):
             counted = part.tracer.add(part.state[-1], part.tracer.const(1, dtype="int64"))
             start = ops.const(0, dtype="int64")
-    outs = _bind(ops, tester, flags[0], part, [*new, counted], [*carried, start], limit)
+    outs = bind_while(ops, tester, flags[0], part, [*new, counted], [*carried, start], limit)
     return unflatten(structure, outs[:-1])
 
 
@@ -72,7 +72,7 @@ class _Part(NamedTuple):
     state: list[Variable]
 
 
-def _part(ops: Interpreter[Any], types: Sequence[TensorType], lines: Lines = None) -> _Part:
+def loop_part(ops: Interpreter[Any], types: Sequence[TensorType], lines: Lines = None) -> _Part:
     tracer = Tracer(ops, lines)
     state = [tracer.input(type_) for type_ in types]
     tracer.iteration = state[-1]
@@ -82,7 +82,7 @@ def _part(ops: Interpreter[Any], types: Sequence[TensorType], lines: Lines = Non
 # The loop as one op --------------------------------------------------------------------------------------------------
 
 
-def _bind(
+def bind_while(
     ops: Interpreter[R],
     tester: _Part,
     flag: Variable,
@@ -191,7 +191,7 @@ def _while_jvp(
     inner = cast(Interpreter[Any], ops)
     types = body.input_types
     row = [*types[:last], *[types[i] for i in carried], types[last]]
-    tester, part = _part(inner, row, loop.test.lines), _part(inner, row, body.lines)
+    tester, part = loop_part(inner, row, loop.test.lines), loop_part(inner, row, body.lines)
 
     tracer, state = tester
     given = [*state[:last], state[-1], *[tracer.adopt(ref) for ref in primals[last + 1 :]]]
@@ -207,7 +207,7 @@ def _while_jvp(
     new = [or_zeros(tracer, outs[i].tangent, types[i]) for i in carried]
     init = [*primals[:last], *[or_zeros(ops, tangents[i], types[i]) for i in carried], primals[last]]
     values = [out.value for out in outs]
-    found = _bind(inner, tester, flag, part, [*values[:last], *new, values[last]], init, loop.limit, prune=True)
+    found = bind_while(inner, tester, flag, part, [*values[:last], *new, values[last]], init, loop.limit, prune=True)
     result = dict(zip(carried, found[last:-1]))
     return tuple([result.get(i) for i in range(len(outputs))])
 

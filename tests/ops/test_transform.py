@@ -419,5 +419,5 @@ def test_what_is_refused() -> None:
         opstage.jacobian(program, POINT, wrt=1)
     with pytest.raises(UsageError, match="a leaf of int64"):
         opstage.hessian(program, np.arange(3))
-    with pytest.raises(ShapeError, match="share their leading size"):
+    with pytest.raises(ShapeError, match="the same number of examples"):
         opstage.per_sample_gradients(program, POINT, Y, POINT)
