@@ -122,6 +122,7 @@ class Batching(Wrapper[Batched, R]):
 
     def one_by_one(self, primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
         """The op on one example after the other, in a scan: right for every op, and slow."""
+        self.inner.note_one_by_one(primitive)
 
         def step(inner: Any, carry: Any, xs: Any) -> Any:
             entries = iter(xs)

@@ -86,6 +86,9 @@ class Interpreter(Ops[R]):
     def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
         """Note a composite before it is decomposed, so that errors can name it and not one of its parts."""
 
+    def note_one_by_one(self, primitive: Primitive) -> None:
+        """Called when `vmap` runs an op on one example after the other, so that a checker can report it."""
+
     @override
     def region(self, name: str, f: Callable[..., Any], /, *args: Any) -> Any:
         if not isinstance(name, str) or not callable(f):
@@ -427,6 +430,10 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
     @override
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
         return self.inner.infer(primitive, types, static)
+
+    @override
+    def note_one_by_one(self, primitive: Primitive) -> None:
+        self.inner.note_one_by_one(primitive)
 
 
 # Users' functions on a wrapper ----------------------------------------------------------------------------------------

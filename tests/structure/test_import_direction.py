@@ -77,6 +77,7 @@ FLOORS = (
     ("transparent",),
     # a derivative is a run of an interpreter, and interpreters give derivatives
     (
+        *("batched_control", "batching", "batching_rules"),
         *("cond", "control_flow", "derivatives", "forward_mode", "fused_call", "interpreter", "scan", "tape", "tracer"),
         "while_loop",
     ),

@@ -383,6 +383,13 @@ def test_wrong_call_is_refused_in_terms_of_one_example(name: str, backend: str) 
     assert words in str(caught.value)
 
 
+def test_check_reports_an_op_that_runs_on_one_example_after_the_other() -> None:
+    notes = opstage.check(opstage.vmap(dropout), Spec("B 20"), options=FLOAT64).notes
+    assert [(note.rule, note.op, note.source and note.source.line) for note in notes] == [
+        ("vmap-loop", "rand_uniform", dropout.__code__.co_firstlineno + 1)
+    ]
+
+
 @BACKENDS
 def test_index_out_of_the_range_of_its_example_raises(backend: str) -> None:
     with pytest.raises(RangeError):

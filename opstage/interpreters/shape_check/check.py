@@ -108,6 +108,7 @@ def check_base_program(
         ops=ops.bound_ops,
         declarations=_declarations(specs),
         warnings=tuple([finding for finding in odd if finding.severity == "warning"]),
+        notes=tuple(dict.fromkeys(ops.notes)),
         program=traced,
         mesh=ops.mesh,
     )

@@ -11,6 +11,8 @@ from ...ops.spec import Claim
 
 Severity = Literal["error", "warning", "note"]
 
+ONE_BY_ONE = "vmap-loop"
+
 
 @dataclass(frozen=True)
 class Finding:

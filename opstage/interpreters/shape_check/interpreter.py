@@ -39,7 +39,7 @@ from ...options import Options
 from ...transforms.control_flow import bodies_of
 from ...transforms.interpreter import BaseInterpreter, Holding, Variable
 from ...transforms.tracer import Writing
-from .finding import Finding
+from .finding import ONE_BY_ONE, Finding
 from .fixes import FailedCall, suggest_fix
 from .program import CheckedProgram
 from .report import Assumption
@@ -85,6 +85,7 @@ class ShapeOps(Writing):
         self.scope = DimScope()
         self.collect = collect
         self.findings: list[Finding] = []
+        self.notes: list[Finding] = []
         self.assumptions: list[Assumption] = []
         self.bound_at: dict[str, str] = {}
         self.bound_ops = 0
@@ -249,6 +250,14 @@ class ShapeOps(Writing):
             primitive.infer(tuple([ref.type for ref in held]), static, self.cursor.region.name)
         except LocatedError as error:
             self._note_error(error, primitive, tuple(held), static)
+
+    @override
+    def note_one_by_one(self, primitive: Primitive) -> None:
+        reason = "vmap runs this op on one example after the other, in a loop"
+        place = user_place()
+        source = None if place is None else place.source
+        region = self.cursor.region.name
+        self.notes.append(Finding(primitive.name, reason, region, source, rule=ONE_BY_ONE, severity="note"))
 
     def _is_doubtful(self, refs: Sequence[Variable]) -> bool:
         return bool(self.doubtful) and any(ref.slot in self.doubtful for ref in refs)

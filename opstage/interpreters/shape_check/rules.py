@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from . import dataflow_lints as dataflow
 from . import value_lints as values
-from .finding import CLAIM_RULES, RANGE_RULES, Finding, Severity
+from .finding import CLAIM_RULES, ONE_BY_ONE, RANGE_RULES, Finding, Severity
 from .lint_subject import StepRoles, Subject
 from .program import CheckedProgram
 
@@ -105,6 +105,7 @@ RULES: dict[str, str] = {
     "batch": "Data do not fit the declared shapes of the batch.",
     "memory": "A step takes more memory than it may.",
     MESH: "A collective is in a wrong place, or the ranks of a mesh end a step with different numbers.",
+    ONE_BY_ONE: "An op under vmap that runs on one example after the other, in a loop.",
     CAPTURED: "The program reads state of Python's that may change between two runs.",
     "program": "The program broke a rule of refs, or raised an error of its own.",
     NO_SCALAR_LOSS: "What may be a loss gives no scalar, so that its forward pass alone was checked.",
