@@ -15,7 +15,6 @@ from opstage import Options, Spec, init, optim
 from opstage.distributed.ranks import Ranks
 from opstage.models import mlp, model
 from opstage.ops.collective import ALL_REDUCE
-from opstage.ops.protocol import Aux
 from opstage.ops.trees import flatten
 from tests.distributed.compared import assert_close, digest, noting, rows_of
 
@@ -68,36 +67,8 @@ def _mean(ops: Any, params: Any, x: Any, y: Any) -> Any:
     return ops.reduce_mean(ops.linear(params["w"], None, x))
 
 
-def _sum(ops: Any, params: Any, x: Any, y: Any) -> Any:
-    return ops.reduce_sum(ops.square(ops.linear(params["w"], None, x)))
-
-
 def _counted(ops: Any, params: Any, x: Any, y: Any) -> Any:
     return ops.cross_entropy(ops.linear(params["w"], None, x), y)
-
-
-def _with_metrics(ops: Any, params: Any, x: Any, y: Any) -> Any:
-    logits = ops.linear(params["w"], None, x)
-    right = ops.reduce_sum(ops.cast(ops.equal(ops.argmax(logits, axis=1), y), dtype="int64"))
-    return ops.cross_entropy(logits, y), Aux(metrics={"right": right, "mean": ops.reduce_mean(logits)})
-
-
-@pytest.mark.parametrize("loss", [_mean, _sum, _counted, _with_metrics])
-@pytest.mark.parametrize("mesh", ["data=2", "data=4", "data=8"])
-def test_a_loss_is_that_of_the_whole_batch(loss: Any, mesh: str) -> None:
-    """On data=8 some ranks have no row that counts."""
-    results = []
-    for text in ("", mesh):
-        params = {"w": np.random.default_rng(2).standard_normal((3, 3))}
-        trainer = opstage.scalar_trainer(loss, params, options=Options(dtype="float64", mesh=text))
-        value, gradients = trainer.loss_and_backward(X, LABELS)
-        results.append((value, gradients["w"], dict(trainer.last_metrics)))
-    (value, gradient, metrics), (of_ranks, other, told) = results
-    np.testing.assert_allclose(of_ranks, value, rtol=1e-13)
-    np.testing.assert_allclose(other, gradient, rtol=1e-12, atol=1e-14)
-    assert told.keys() == metrics.keys()
-    for name in metrics:
-        np.testing.assert_allclose(told[name], metrics[name], rtol=1e-12)
 
 
 def _mixed(ops: Any, params: Any, x: Any, y: Any) -> Any:
@@ -144,17 +115,6 @@ def test_rows_that_the_ranks_cannot_share_are_an_error() -> None:
     trainer = opstage.scalar_trainer(_mean, {"w": np.ones((1, 3))}, options=Options(mesh="data=3"))
     with pytest.raises(opstage.OpstageError, match="which 3 ranks of mesh axis 'data' cannot share equally"):
         trainer.step(0.1, X, LABELS)
-
-
-def test_accumulated_parts_are_shared_out_too() -> None:
-    found = []
-    for text, parts in (("", 1), ("data=2", 2)):
-        trainer = opstage.scalar_trainer(
-            _counted, {"w": np.eye(3)}, options=Options(dtype="float64", mesh=text), accumulate=parts
-        )
-        trainer.step(0.1, X, LABELS)
-        found.append(trainer.get_params()["w"])
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("backend, zero", [("eager", 0), ("compiled", 2)])
