@@ -22,7 +22,7 @@ import opstage
 from opstage import Declaration, Model, Ops, Options, Recipe, Spec, UsageError, derived
 from opstage.data import Dataset, from_arrays, text
 from opstage.init import build, normal, ones, zeros
-from opstage.training.weights import read_config, read_named, read_weights, write_named, write_weights
+from opstage.interop.weights import read_config, read_named, read_weights, write_named, write_weights
 
 Tree = dict[str, Any]
 

@@ -1,8 +1,8 @@
 """`Varying`: tracks the mesh axes over which each ref varies, and inserts `vary` accordingly.
 
 A result varies over the axes of its operands. An operand that does not vary over one of them is `vary`-ed first, once.
-The transpose of `vary` is `all_reduce`: so the tape itself sums the gradient of a replicated parameter over ranks as
-soon as it is complete, and data parallelism needs no further code. As pvary of JAX's shard_map.
+The transpose of `vary` is `all_reduce`, so the gradient of what all ranks have is summed over them. As pvary of JAX's
+shard_map. The parameters of a training step vary before they come here, so that the step sums their gradients.
 """
 
 from __future__ import annotations
@@ -44,32 +44,29 @@ _Over: TypeAlias = "tuple[frozenset[str], frozenset[str]]"
 class VaryingRef(Holding):
     """A ref, and the mesh axes over which it varies.
 
-    first   axes over which it varies from its first use on: for a parameter, those of the batch, so that its gradient
-            is summed at the parameter's size, not at the size of a broadcast
     copied  those of its axes over which all ranks still have the same, since it was only varied, or gathered
     mean    those of them over which a sum is the mean, as `all_mean` takes it: x was divided by their size
-    grown   for a broadcast, its source and static parameters: the source is varied instead, for the same reason
-    parts   of a parameter, by mesh axis and dim: a part that is used twice has one gradient, which is summed once
+    grown   for a broadcast, its source and static parameters: the source is varied instead, so that its gradient is
+            summed at its own size
+    parts   its parts by mesh axis and dim: a part that is used twice has one gradient, which is gathered once
     """
 
-    __slots__ = ("value", "ops", "axes", "first", "copied", "mean", "grown", "parts", "_known")
+    __slots__ = ("value", "ops", "axes", "copied", "mean", "grown", "parts", "_known")
 
     def __init__(
         self,
         value: Any,
         ops: Varying,
         axes: frozenset[str] = NOWHERE,
-        first: frozenset[str] = NOWHERE,
         copied: frozenset[str] = NOWHERE,
     ):
         self.value = value
         self.ops = ops
         self.axes = axes
-        self.first = first
         self.copied = copied
         self.mean = NOWHERE
         self.grown: tuple[VaryingRef, Static] | None = None
-        self.parts: dict[tuple[str, int], VaryingRef] = {}
+        self.parts: dict[tuple[str, int | None], VaryingRef] = {}
         self._known: dict[frozenset[str], VaryingRef] = {}
 
     def over(self, axes: frozenset[str]) -> VaryingRef:
@@ -117,7 +114,7 @@ class Varying(Wrapper[VaryingRef, Any]):
 
     def holding(self, value: Any, like: VaryingRef) -> VaryingRef:
         """Return a ref to a value that varies as `like` does."""
-        made = VaryingRef(value, self, like.axes, like.first, like.copied)
+        made = VaryingRef(value, self, like.axes, like.copied)
         made.mean = like.mean
         return made
 
@@ -150,24 +147,18 @@ class Varying(Wrapper[VaryingRef, Any]):
 
     @override
     def vary_like(self, x: VaryingRef, like: VaryingRef, /) -> VaryingRef:
-        used = self._used(like)
-        return self.adopt(x).over(used.axes - used.copied)  # of what all ranks have alike, they draw the same
-
-    def _used(self, ref: Any) -> VaryingRef:
-        found = self.adopt(ref)
-        return found.over(found.first) if found.first else found
+        found = self.adopt(like)
+        return self.adopt(x).over(found.axes - found.copied)  # of what all ranks have alike, they draw the same
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static, /) -> tuple[VaryingRef, ...]:
-        if primitive is SHARD and self.adopt(refs[0]).first:
-            x, cut = self.adopt(refs[0]), (static["axis"], static["dim"])
-            if cut not in x.parts:
-                x.parts[cut] = self._part(x, static)
-            return (x.parts[cut],)
-        refs = tuple([self._used(ref) for ref in refs])
+        refs = tuple([self.adopt(ref) for ref in refs])
         if primitive is VARY_LIKE:
             return (self.vary_like(*refs),)
         if primitive.kind is Kind.COLLECTIVE:
+            cut = static["axis"], static.get("dim")
+            if primitive is SHARD and cut in refs[0].parts:
+                return (refs[0].parts[cut],)
             axes = self._after(primitive, refs, static)
         else:
             axes = NOWHERE.union(*[ref.axes for ref in refs])
@@ -189,6 +180,8 @@ class Varying(Wrapper[VaryingRef, Any]):
             results[0].mean = frozenset([axis for axis in copied if _is_share(static["c"], self.mesh.size(axis))])
         if primitive is BROADCAST_TO:
             results[0].grown = refs[0], static
+        if primitive is SHARD:
+            refs[0].parts[cut] = results[0]
         return results
 
     def divisor(self, x: VaryingRef) -> VaryingRef:
@@ -269,15 +262,6 @@ class Varying(Wrapper[VaryingRef, Any]):
         outs = [*[out.over(axes) for out, (axes, _) in zip(outs, least)], *outs[len(least) :]]
         self.used_axes |= within.used_axes
         return tracer.finish(inputs, [out.value for out in outs]), [(out.axes, out.copied) for out in outs]
-
-    def _part(self, x: VaryingRef, static: Static) -> VaryingRef:
-        """Cut out the rank's part of a parameter before it varies, so that gradients are summed at the size of
-        parts."""
-        axes = self._after(SHARD, (x,), static)
-        if static["axis"] in x.first:
-            return self.bind(SHARD, (x.over(x.first),), static)[0]
-        (out,) = self.inner.bind(SHARD, (x.value,), static)
-        return VaryingRef(out, self, axes, x.first, x.copied)
 
     def _after(self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static) -> frozenset[str]:
         """Return the axes over which the result of a collective varies."""

@@ -38,7 +38,7 @@ class Model:
               the batch that a prediction is made from, by their names. An entry called `class` holds class numbers.
               None for a model that predicts nothing
     names     what files of another library call the parameters, path -> name with `{}` for the number of a layer, as
-              `opstage.training.weights.read_named` takes them; `opstage import-weights` goes by it
+              `opstage.interop.weights.read_named` takes them; `opstage import-weights` goes by it
     metadata  what the model's own file says beside its programs: texts by key. `input.x` is the file's name of an input
               that the programs call x
 

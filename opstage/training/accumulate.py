@@ -26,7 +26,6 @@ from ..transforms.base_program import BaseProgram
 from ..transforms.interpreter import BaseInterpreter
 from .loss_reduction import DIVISOR, Divisor, LossReduction, LossReductions, called, counts, is_state, with_state
 from .parallel import DataParallel, FlatLoss, LossPart
-from .sharding import several_ranks
 from .step import Row, StepOutputs, TrainingStep
 from .terms import ROWS, SUM
 from .validate import by_position
@@ -184,7 +183,7 @@ class Microbatches:
         sums, (number, weight, *terms) = row[first:last], row[last:]
         with ops.in_part(number):
             outputs, structure = step.gradients(
-                ops, (*row[:first], *terms), self._run if terms else None, own_rows=several_ranks(ops)
+                ops, (*row[:first], *terms), self._run if terms else None, reduces=False
             )
         loss, end = outputs[0], structure.num_leaves
         if isinstance(self.weigh, Divisor):
@@ -207,8 +206,7 @@ class Microbatches:
         assert self.terms is not None and self.terms.terms is not None
         first = sum(self.whole.counts[:3])
         part = LossPart(self.terms, self.rows, dict(zip(self.terms.terms.sums, row[first + 1 :])), row[first])
-        loss = self._loss.unsummed() if several_ranks(ops) else self._loss
-        return replace(self.whole, loss=loss.on(part)).loss_and_state(ops, *row[:first])
+        return replace(self.whole, loss=self._loss.on(part)).loss_and_state(ops, *row[:first])
 
     @property
     def _loss(self) -> DataParallel:
@@ -234,7 +232,7 @@ class Microbatches:
             total = terms.run(outer, loss, leaves, batch, self.rows, lambda at, x: known.get(at, x), shared, only)
             return [total], flatten(0)[1]
 
-        return self.whole.sharding.on_whole_parameters(ops, program, row)
+        return self.whole.sharding.on_whole_parameters(ops, program, row, self.whole.counts[0])
 
     def _divisor(self, ops: Any, row: Sequence[Any], divisor: Divisor) -> Any:
         def program(outer: Any, *refs: Any) -> Row[Any]:
@@ -242,7 +240,7 @@ class Microbatches:
             types = [TensorType(ref.shape, ref.dtype) for ref in leaves]
             return [divisor.value(outer, FlatLoss(self._loss.loss, structure), leaves, types)], flatten(0)[1]
 
-        (count,), _ = self.whole.sharding.on_whole_parameters(ops, program, row)
+        (count,), _ = self.whole.sharding.on_whole_parameters(ops, program, row, self.whole.counts[0])
         return count
 
     def _weighed(self, ops: Any, weight: Any, loss: Any, gradient: Any) -> Any:
@@ -264,7 +262,7 @@ class Microbatches:
         *sums, weight = row[params + slots + scalars :]
         inputs = (*head, *[None] * (state + batch), *rest)
         gradients = [ops.div(total, ops.broadcast_to(weight, shape=total.shape)) for total in sums]
-        new = self.whole.apply_optimizer(ops, inputs, gradients, own_rows=several_ranks(ops))
+        new = self.whole.apply_optimizer(ops, inputs, self.whole.reduce_gradients(ops, gradients))
         return new, flatten((None, None, None))[1]
 
     def pack(

@@ -3,7 +3,8 @@
 How the loss of the batch follows from those of the ranks' rows is proved on its trace, see loss_reduction: a mean over
 rows becomes the mean of the ranks' means, a sum their sum, and a mean over the rows that count (targets that are not
 ignored, weights) is divided by the count over all ranks. Any other loss is evaluated term by term, see terms, or is an
-error. Gradients need no further work: see distributed/replication.py.
+error. Its parameters vary over the ranks, see `sharding.Sharding.on_whole_parameters`: gradients are those of the
+rank's own rows, and the step sums them.
 """
 
 from __future__ import annotations
@@ -83,15 +84,7 @@ class DataParallel:
         self.loss = loss
         self._trees = trees
         self._joinings = LossReductions()
-        self._varied = False
         self._part: LossPart | None = None
-
-    def unsummed(self) -> DataParallel:
-        """Return the same program for parameters that already vary over the ranks of a batch, so their gradients are
-        unsummed."""
-        made = copy(self)
-        made._varied = True
-        return made
 
     def on(self, part: LossPart | None) -> DataParallel:
         """Return the program of what a part of a batch adds to the loss and the metrics of the batch."""
@@ -114,9 +107,7 @@ class DataParallel:
         def varying(outer: Varying, row: Sequence[Any]) -> list[VaryingRef]:
             return [
                 *[
-                    VaryingRef(leaf, outer, split, copied=split)
-                    if self._varied and leaf.dtype.kind in "fO"
-                    else VaryingRef(leaf, outer, first=split)
+                    VaryingRef(leaf, outer, split, copied=split) if leaf.dtype.kind in "fO" else VaryingRef(leaf, outer)
                     for leaf in row[:params]
                 ],
                 *[VaryingRef(leaf, outer) for leaf in row[params:first]],

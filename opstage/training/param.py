@@ -19,7 +19,7 @@ from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float,
 from ..threads import holding
 from ..transforms.interpreter import BaseInterpreter
 from .commit import Commit, SharedLock
-from .sharding import DATA, fetched, part_shape, placed, unfetched
+from .sharding import DATA, fetch_lazily, fetch_whole, put_shards, shard_shape
 from .snapshot import Unfetched
 
 Array = npt.NDArray[Any]
@@ -164,7 +164,7 @@ class Param(Renamed):
             return self._now is now
 
         if now.host is None and now.mirror is not None:
-            return unfetched(*now.mirror, self.shape, self.dtype, stands)
+            return fetch_lazily(*now.mirror, self.shape, self.dtype, stands)
 
         def fetch() -> Array:
             return self._synchronised(now) if now.first is None else now.first.materialise(self.dtype)
@@ -194,8 +194,8 @@ class Param(Renamed):
 
     def prepare_parts(self, commit: Commit, interpreter: BaseInterpreter[Any], value: Array) -> None:
         """Do what `prepare` does, but keep a valid `value` sharded over the ranks of `interpreter`."""
-        placed_parts = placed(interpreter, self._checked(np.asarray(value)))
-        commit.set(self, "_now", _Value(self._now.version + 1, None, (interpreter, placed_parts)))
+        shards = put_shards(interpreter, self._checked(np.asarray(value)))
+        commit.set(self, "_now", _Value(self._now.version + 1, None, (interpreter, shards)))
 
     def _checked(self, array: Array) -> Array:
         if array.shape != self.shape:
@@ -234,7 +234,7 @@ class Param(Renamed):
             )
         if parts:
             first = None if now.first is None else now.first.materialise(self.dtype)
-            value = placed(interpreter, self._synchronised(now) if first is None else first)
+            value = put_shards(interpreter, self._synchronised(now) if first is None else first)
             now.seen = now.seen or mirror is not None
         elif now.first is not None:
             value = interpreter.fill(now.first.initialiser, self.shape, self.dtype)
@@ -267,7 +267,7 @@ class Param(Renamed):
             else:
                 assert now.mirror is not None
                 interpreter, value = now.mirror
-                now.host = fetched(interpreter, value, self.shape, self.dtype)
+                now.host = fetch_whole(interpreter, value, self.shape, self.dtype)
         return now.host
 
 
@@ -321,7 +321,7 @@ def _require_types(
     params: Sequence[Param], values: Sequence[Any], interpreter: BaseInterpreter[Any], parts: Sequence[bool]
 ) -> None:
     for param, value, part in zip(params, values, parts or [False] * len(params), strict=True):
-        shape = part_shape(param.shape, interpreter.mesh.size(DATA)) if part else param.shape
+        shape = shard_shape(param.shape, interpreter.mesh.size(DATA)) if part else param.shape
         if tuple(value.shape) != shape or value.dtype != interpreter.stored_dtype(param.dtype):
             raise ShapeError(
                 f"{param} is {show_shape(param.shape)} {dtype_name(param.dtype)} but its new value is "

@@ -29,7 +29,15 @@ from ..transforms.interpreter import BaseInterpreter
 from .commit import Commit
 from .param import Param, is_trained, mirrors
 from .parameters import as_param, require_apart, requires_grad_flags, same_bits
-from .sharding import DATA, fetched, is_in_parts, is_shared, part_shape, placed, unfetched
+from .sharding import (
+    DATA,
+    fetch_lazily,
+    fetch_whole,
+    is_parameter_sharded,
+    is_state_sharded,
+    put_shards,
+    shard_shape,
+)
 from .snapshot import Array, OptimizerValues, TrainerValues, Unfetched, require_fit
 
 Values: TypeAlias = "tuple[tuple[Any, ...], ...]"
@@ -132,7 +140,7 @@ class OptimizerState:
         def one(ref: Any, shape: Any, dtype: DType) -> Unfetched:
             if home is None:
                 return Unfetched(shape, dtype, lambda: ref, lambda: self._held is held)
-            return unfetched(home, ref, shape, dtype, lambda: self._held is held)
+            return fetch_lazily(home, ref, shape, dtype, lambda: self._held is held)
 
         types = [each.slots for each in self.layout.parameters]
         return tuple([tuple([one(ref, *t) for ref, t in zip(*pair)]) for pair in zip(values, types)])
@@ -159,7 +167,7 @@ class OptimizerState:
 def _whole(home: BaseInterpreter[Any], ref: Any, shape: Shape, dtype: DType) -> Any:
     """Return a slot, joined from the ranks' parts if it is sharded, as an array that the caller owns; see
     `sharding`."""
-    return owned(fetched(home, ref, shape, dtype))
+    return owned(fetch_whole(home, ref, shape, dtype))
 
 
 def require_state(state: Any, layout: StateLayout) -> None:
@@ -235,7 +243,7 @@ class TrainerState:
         self.interpreter: BaseInterpreter[Any] = on_mesh(watched(make_interpreter(options), options), options)
         self._zero = options.zero
         shares = self.interpreter.mesh.size(DATA) != 1
-        self.in_parts = tuple([shares and is_in_parts(p.shape, p.dtype, options.zero) for p in self.params])
+        self.in_parts = tuple([shares and is_parameter_sharded(p.shape, p.dtype, options.zero) for p in self.params])
         self.has_state = state is not None
         self.batch_starts = 3 if self.has_state else 2
         state_leaves, self.structure = flatten(state)
@@ -260,7 +268,7 @@ class TrainerState:
 
     def put(self, array: Any, *, parts: bool) -> Any:
         """Put an array shaped like a parameter on the interpreter, sharded if `parts`."""
-        return placed(self.interpreter, array) if parts else self.interpreter.put(array)
+        return put_shards(self.interpreter, array) if parts else self.interpreter.put(array)
 
     def host(self, ref: Any) -> Any:
         """Return a value of the interpreter as an array that the caller owns."""
@@ -334,8 +342,8 @@ class TrainerState:
     def _first_moment(self, slot: Slot, optimizer: Optimizer, of: Shape) -> Any:
         shape: Any = slot.shape  # the shape of a parameter, so it has only numbers
         ranks = self.interpreter.mesh.size(DATA) if self._zero else 1
-        if ranks != 1 and is_shared(of, optimizer):
-            shape = part_shape(shape, ranks)
+        if ranks != 1 and is_state_sharded(of, optimizer):
+            shape = shard_shape(shape, ranks)
         return self.interpreter.fill(Constant(slot.fill), shape, slot.dtype)
 
     def export_optim(self, optimizer: Optimizer, state: OptimizerState, *, fetch: bool = True) -> OptimizerValues:
@@ -371,8 +379,8 @@ class TrainerState:
     def _put_slot(self, array: Any, optimizer: Optimizer, of: TrainedParameter) -> Any:
         """Put a slot on the interpreter; if the ranks shard it, each gets its part, as after a step."""
         ranks = self.interpreter.mesh.size(DATA) if self._zero else 1
-        if ranks != 1 and array.shape == tuple(of.shape) and is_shared(of.shape, optimizer):
-            return placed(self.interpreter, array)
+        if ranks != 1 and array.shape == tuple(of.shape) and is_state_sharded(of.shape, optimizer):
+            return put_shards(self.interpreter, array)
         return self.interpreter.put(np.array(array))
 
     # Export and restore ---------------------------------------------------------------------------------------------
@@ -461,7 +469,9 @@ class RunningAverage:
     def export(self, held: TrainerState) -> dict[str, Array]:
         """Return the average of each parameter by path, as arrays that the caller owns."""
         found = zip(held.names, held.params, self.values_on(held))
-        return {name: owned(fetched(held.interpreter, value, param.shape, param.dtype)) for name, param, value in found}
+        return {
+            name: owned(fetch_whole(held.interpreter, value, param.shape, param.dtype)) for name, param, value in found
+        }
 
     def _place(self, held: TrainerState) -> None:
         if self._home is held.interpreter:

@@ -214,10 +214,9 @@ class TrainingStep:
     def step(self, ops: BaseInterpreter[R], *row: R) -> Row[R]:
         """Compute (parameters, state, batch, slots, scalars) -> (loss, metrics, state), new trained parameters, new
         slots."""
-        own_rows = self.sharding.shards_state(ops)
-        outputs, structure = self.gradients(ops, row[: len(self._wanted)], own_rows=own_rows)
+        outputs, structure = self.gradients(ops, row[: len(self._wanted)])
         end = structure.num_leaves
-        return [*outputs[:end], *self.apply_optimizer(ops, row, outputs[end:], own_rows=own_rows)], structure
+        return [*outputs[:end], *self.apply_optimizer(ops, row, outputs[end:])], structure
 
     def gradients(
         self,
@@ -225,33 +224,37 @@ class TrainingStep:
         row: Sequence[R],
         results: Callable[..., Any] | None = None,
         *,
-        own_rows: bool = False,
+        reduces: bool = True,
     ) -> Row[R]:
         """Compute (parameters, state, batch) -> (loss, metrics, state), or the `results` that begin with the loss, and
         the gradients of the trained parameters. `results` may take more inputs.
 
-        `own_rows`: each rank returns the gradients of its own rows, not summed over the ranks.
+        `reduces`: over the ranks, see `reduce_gradients`; otherwise a rank's gradients are those of its own rows.
         """
-        run = results or (self.sharding.of_own_rows(self) if own_rows else self).loss_and_state
+        run = results or self.loss_and_state
 
         def program(outer: Any, *refs: Any) -> Row[Any]:
             wanted = (*self._wanted, *[False] * (len(refs) - len(self._wanted)))
             values, structure, gradients = row_gradients(outer, run, refs, wanted)
-            return [*values, *gradients], structure
+            return [*values, *(self.reduce_gradients(outer, gradients) if reduces else gradients)], structure
 
-        return self.sharding.on_whole_parameters(ops, program, row, varying=self.counts[0] if own_rows else 0)
+        return self.sharding.on_whole_parameters(ops, program, row, self.counts[0])
 
-    def apply_optimizer(
-        self, ops: BaseInterpreter[R], row: Sequence[R], gradients: Sequence[R], *, own_rows: bool = False
-    ) -> list[R]:
-        """Return new trained parameters, their new slots, and with `norm` that of the gradients."""
-        if own_rows and (self.clip is not None or self.norm):
-            gradients, own_rows = self.sharding.all_reduce(ops, gradients), False
-        return ops.region(UPDATE, self._apply_optimizer, row, gradients, own_rows)  # type: ignore[no-any-return]
+    def reduce_gradients(self, ops: Any, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Return the sums over the ranks of gradients of their own rows; a rank's shard of the sum where the update
+        needs no more."""
+        return self.sharding.reduce_gradients(ops, gradients, self._members if self._reduces_to_shards else ())
 
-    def _apply_optimizer(
-        self, ops: BaseInterpreter[R], row: Sequence[R], gradients: Sequence[R], own_rows: bool
-    ) -> list[R]:
+    @property
+    def _reduces_to_shards(self) -> bool:
+        """Whether a rank's shard of a gradient is enough: only the update reads it."""
+        return self.optimizer is not None and self.clip is None and not self.norm
+
+    def apply_optimizer(self, ops: BaseInterpreter[R], row: Sequence[R], gradients: Sequence[R]) -> list[R]:
+        """Return new trained parameters, their new slots, and with `norm` that of the reduced gradients."""
+        return ops.region(UPDATE, self._apply_optimizer, row, gradients)  # type: ignore[no-any-return]
+
+    def _apply_optimizer(self, ops: BaseInterpreter[R], row: Sequence[R], gradients: Sequence[R]) -> list[R]:
         norm = [self._norm(ops, gradients)] if self.norm else []
         if self.clip is not None:
             clip = self.clip
@@ -260,23 +263,18 @@ class TrainingStep:
         if fused.useful and ops.fuses:
             place = ops.cursor.mark()
             with fused as updates:  # if fusing fails here, the ops are bound one by one
-                return self._update(ops, row, gradients, updates, own_rows) + norm
+                return self._update(ops, row, gradients, updates) + norm
             ops.cursor.rewind(place)
-        return self._update(ops, row, gradients, self._updates, own_rows) + norm
+        return self._update(ops, row, gradients, self._updates) + norm
 
     def _update(
-        self,
-        ops: BaseInterpreter[R],
-        row: Sequence[R],
-        gradients: Sequence[R],
-        updates: Sequence[Updater],
-        own_rows: bool,
+        self, ops: BaseInterpreter[R], row: Sequence[R], gradients: Sequence[R], updates: Sequence[Updater]
     ) -> list[R]:
         optimizer, names = self.optimizer, self.trained_among(self.places.names)
         assert optimizer is not None
-        if self.sharding is not REPLICATED or own_rows:
-            gradients, updates = self.sharding.sharded(
-                ops, self.trained_indices, gradients, self._members, updates, own_rows
+        if self.sharding is not REPLICATED:
+            updates = self.sharding.shard_updates(
+                ops, self.trained_indices, self._members, updates, self._reduces_to_shards
             )
         scalars = dict(zip(self.scalars, row[sum(self.counts[:4]) :]))
         own = [
@@ -315,7 +313,7 @@ class TrainingStep:
             _, _, outputs, structure = run_row_on_tape(outer, f, refs, (False,) * len(refs))
             return [node.value for node in outputs], structure
 
-        return self.sharding.on_whole_parameters(ops, program, row)
+        return self.sharding.on_whole_parameters(ops, program, row, self.counts[0])
 
     def loss_and_state(self, ops: Interpreter[R], *row: R) -> tuple[R, dict[str, Any], Any]:
         """Return loss, metrics and new state, in whichever form the user's program returns them."""

@@ -35,7 +35,7 @@ from ..options import Options, options_of
 from ..program_arguments import BatchArguments, argument_paths, batch_arguments, with_train
 from .parallel import DataParallel, shared_out
 from .parameters import requires_grad_flags, shared_arrays, shared_findings
-from .sharding import DATA, Sharding, is_in_parts, is_shared
+from .sharding import DATA, Sharding, is_parameter_sharded, is_state_sharded
 from .step import Clip, TrainingStep, named
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def training_step(
         if options.zero and mesh.size(DATA) != 1:
             for number, (i, name) in enumerate(zip(layout.trained_indices, names)):
                 shape = parameters[i].entries
-                if is_shared(shape, optimizer.at(name)):
+                if is_state_sharded(shape, optimizer.at(name)):
                     size = _part_size(shape, mesh.size(DATA))
                     slots[number] = [_slot((size,), slot) for slot in declared[number]]
                     kept |= {f"slots.{name}.{j}": DATA for j in range(len(slots[number]))}
@@ -351,7 +351,8 @@ def _in_parts(
 ) -> tuple[list[Spec], tuple[Any, ...]]:
     """Return the Specs of parameters as ranks keep them, and the full shapes of those that are sharded."""
     kept = [
-        is_in_parts(spec.entries, dtype if spec.dtype is None else as_dtype(spec.dtype), zero) for spec in parameters
+        is_parameter_sharded(spec.entries, dtype if spec.dtype is None else as_dtype(spec.dtype), zero)
+        for spec in parameters
     ]
     specs = [
         spec.changed(shape=(_part_size(spec.entries, ranks),)) if parts else spec
@@ -361,7 +362,7 @@ def _in_parts(
 
 
 def _part_size(shape: tuple[Any, ...], ranks: int | str) -> int | str:
-    """Return the size of a rank's part, as an entry of a Spec: see `sharding.part_shape`."""
+    """Return the size of a rank's part, as an entry of a Spec: see `sharding.shard_shape`."""
     count = prod(shape)
     if isinstance(ranks, int):
         return int((count + ranks - 1) // ranks)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from opstage import Param, optim, scalar_trainer
+from opstage.interop.weights import read_state_dict, write_state_dict
 from opstage.training import checkpoint
 from opstage.training.headers import check_checkpoint
 from opstage.training.snapshot import take_snapshot
-from opstage.training.weights import read_state_dict, write_state_dict
 from tests.cli.conftest import Command
 
 PROGRAM = """

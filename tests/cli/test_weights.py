@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from opstage.init import build
+from opstage.interop.weights import read_state_dict, write_named, write_state_dict, write_weights
 from opstage.source_files import load_file
 from opstage.training import checkpoint
-from opstage.training.weights import read_state_dict, write_named, write_state_dict, write_weights
 from tests.cli.conftest import Command
 from tests.docs.blocks import ROOT
 

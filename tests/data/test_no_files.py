@@ -19,13 +19,13 @@ from opstage.config import read_toml
 from opstage.data import from_csv, from_file, from_npy, from_npz
 from opstage.data.array_files import read_idx
 from opstage.data.text import read_text
+from opstage.interop.weights import read_state_dict, read_weights
 from opstage.interpreters.graph import Graph
 from opstage.ops.errors import UsageError
 from opstage.runs.settings import configure
 from opstage.runs.text_generation import load_gpt
 from opstage.safetensors_files import read_header, read_tensors
 from opstage.training import checkpoint
-from opstage.training.weights import read_state_dict, read_weights
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "read_toml": read_toml,

@@ -10,9 +10,9 @@ import pytest
 
 import opstage
 from opstage import Options, Param, derived, init, optim
-from opstage.distributed import sharded_parameters as regather
 from opstage.models import model
 from opstage.ops.trees import flatten
+from opstage.training import sharding
 from opstage.training.state import RunningAverage
 from tests.distributed.compared import digest, noting, rows_of
 
@@ -145,7 +145,7 @@ def test_no_two_are_whole_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = begun("data=2", 3)
     state = trainer.init_optim(RULE)
     trainer.advance(RULE, state, X, Y)
-    noting(monkeypatch, regather.Regathering, "made", lambda *call: made.append(call))
+    noting(monkeypatch, sharding.LazyGathers, "compute_forward", lambda *call: made.append(call))
     trainer.advance(RULE, state, X, Y)
     assert len(made) > 5
     gc.collect()

@@ -74,10 +74,10 @@ BENEATH = {
     "opstage.torch.trainable.Config",
     "opstage.torch.trainable.trainable",
     "opstage.training.fit.fit",
-    "opstage.training.weights.read_named",
-    "opstage.training.weights.read_weights",
-    "opstage.training.weights.write_named",
-    "opstage.training.weights.write_weights",
+    "opstage.interop.weights.read_named",
+    "opstage.interop.weights.read_weights",
+    "opstage.interop.weights.write_named",
+    "opstage.interop.weights.write_weights",
 }
 """What the guide uses to show what stands beneath a command or an op, and nobody needs to call."""
 

@@ -22,6 +22,7 @@ from opstage.data.image_folder import read_images
 from opstage.data.preparation import ArgumentData, Preparation
 from opstage.data.text import read_text
 from opstage.files import Document
+from opstage.interop.weights import import_weights, read_state_dict, read_weights
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.text import large_constants, parse
 from opstage.onnx import InternalError
@@ -35,7 +36,6 @@ from opstage.runs.text_generation import load_gpt
 from opstage.safetensors_files import map_tensors, read_header, read_tensors
 from opstage.training import checkpoint
 from opstage.training.headers import array_headers
-from opstage.training.weights import import_weights, read_state_dict, read_weights
 
 from . import corpus
 from .limits import Mismatch

@@ -13,12 +13,12 @@ import pytest
 import opstage
 from opstage import Options, UsageError, optim
 from opstage.init import build
+from opstage.interop.weights import write_named
 from opstage.ops.trees import map_leaves, paths
 from opstage.safetensors_files import encode
 from opstage.source_files import load_file
 from opstage.training.trainer import scalar_trainer
 from opstage.training.validate import check_step
-from opstage.training.weights import write_named
 from tests.docs.blocks import ROOT
 from tests.models.common import FLOAT64, require_gradients
 

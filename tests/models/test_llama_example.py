@@ -13,12 +13,12 @@ import pytest
 import opstage
 from opstage import Options, Spec, UsageError, optim
 from opstage.init import build
+from opstage.interop.weights import read_weights, write_named, write_weights
 from opstage.ops.errors import RangeError
 from opstage.ops.trees import map_leaves
 from opstage.source_files import load_file
 from opstage.training.trainer import scalar_trainer
 from opstage.training.validate import check_step
-from opstage.training.weights import read_weights, write_named, write_weights
 from tests.docs.blocks import ROOT
 from tests.models.common import FLOAT64, require_gradients
 

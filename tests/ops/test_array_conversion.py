@@ -14,10 +14,10 @@ import pytest
 import opstage
 from opstage import Box, Options, Session, UsageError
 from opstage.data import Dataset, Loader, from_arrays
+from opstage.interop.weights import read_state_dict, write_state_dict
 from opstage.models import Model
 from opstage.ops.array_conversion import as_numpy, is_table
 from opstage.ops.errors import DtypeError
-from opstage.training.weights import read_state_dict, write_state_dict
 from tests.conformance.harness import EXECUTING
 
 pd = pytest.importorskip("pandas")

@@ -21,9 +21,9 @@ import transformers
 
 import opstage
 from opstage import Options
+from opstage.interop.weights import write_named
 from opstage.ops.errors import UsageError
 from opstage.source_files import load_file
-from opstage.training.weights import write_named
 from tests.docs.blocks import ROOT
 
 llama = load_file(ROOT / "examples" / "llama.py")

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 import opstage
 from opstage import Options
 from opstage.init import build
+from opstage.interop.weights import export_weights, import_weights, read_state_dict, write_state_dict
 from opstage.models import cnn, gpt, lstm, mlp, model, resnet
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
-from opstage.training.weights import export_weights, import_weights, read_state_dict, write_state_dict
 from tests.parity import torch_models as theirs
 
 GPT = gpt.Config(length=12, width=24, depth=3, heads=4, hidden=96)

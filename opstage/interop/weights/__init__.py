@@ -26,7 +26,13 @@ from ...safetensors_files import HEADER_LIMIT, decode, decode_metadata, encode, 
 from ...training.snapshot import TrainerValues
 from ...training.trainer import ScalarTrainer
 from .mapping import Array, WeightMap, pytorch_cells, pytorch_name
+from .mapping import MappedParameter as MappedParameter
+from .mapping import Source as Source
+from .mapping import names_by_path as names_by_path
+from .mapping import read_named as read_named
+from .mapping import write_named as write_named
 from .proposal import everywhere, propose_tied, shared_as_in, stored_once, with_dropped_names
+from .proposal import propose as propose
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Array]:

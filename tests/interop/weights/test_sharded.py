@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from opstage.files import Disk, WriteError
-from opstage.interop.weights import INDEX, SINGLE
+from opstage.interop.weights import INDEX, SINGLE, read_state_dict, read_weights, write_weights
 from opstage.ops.errors import UsageError
 from opstage.safetensors_files import encode, map_tensors, read_tensors
-from opstage.training.weights import read_state_dict, read_weights, write_weights
 
 Tensors = dict[str, Any]
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

@@ -13,12 +13,12 @@ from rich.console import Console
 from opstage import Param, ScalarTrainer, UsageError, scalar_trainer
 from opstage.files import Document
 from opstage.init import build
+from opstage.interop.weights import export_weights, import_weights, propose_for, read_state_dict, write_state_dict
 from opstage.models import gpt
 from opstage.ops.tied_parameters import Places
 from opstage.ops.trees import flatten
 from opstage.safetensors_files import encode, read_header
 from opstage.training.snapshot import TrainerValues, from_document, take_snapshot, to_document
-from opstage.training.weights import export_weights, import_weights, propose_for, read_state_dict, write_state_dict
 
 Tensors = dict[str, Any]
 

@@ -12,13 +12,7 @@ from rich.console import Console
 
 from opstage import Options, scalar_trainer
 from opstage.init import Declaration, build, zeros
-from opstage.interop.weights.mapping import likeness, read_name
-from opstage.interop.weights.proposal import propose
-from opstage.models import MODELS, model
-from opstage.ops.errors import UsageError
-from opstage.ops.trees import flatten
-from opstage.training.trainer import ScalarTrainer
-from opstage.training.weights import (
+from opstage.interop.weights import (
     WeightMap,
     export_weights,
     import_weights,
@@ -28,6 +22,12 @@ from opstage.training.weights import (
     write_named,
     write_state_dict,
 )
+from opstage.interop.weights.mapping import likeness, read_name
+from opstage.interop.weights.proposal import propose
+from opstage.models import MODELS, model
+from opstage.ops.errors import UsageError
+from opstage.ops.trees import flatten
+from opstage.training.trainer import ScalarTrainer
 
 Shapes = dict[str, tuple[int, ...]]
 
