@@ -12,8 +12,8 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
-from opstage.distributed.fabric import EXCHANGE, EXCHANGE_START, Flight
 from opstage.distributed.ranks import Ranks
+from opstage.distributed.transport import EXCHANGE, EXCHANGE_START, Flight
 from opstage.interpreters.shape_check.program import CheckedProgram
 from opstage.interpreters.shape_check.traffic import Collective, collectives
 from opstage.ops.host_arrays import Array

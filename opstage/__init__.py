@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .training import callbacks
     from .training.accumulate import Accumulate
     from .training.finite import NotFiniteError
-    from .training.fit import lr_range_test
+    from .training.lr_range import lr_range_test
     from .training.module import ScalarModule, ScalarModuleDef
     from .training.param import Param
     from .training.session import Session
@@ -138,7 +138,7 @@ _HOMES = {
     ".ops.spec": "Spec shapes",
     ".options": "Options",
     ".training.accumulate": "Accumulate",
-    ".training.fit": "lr_range_test",
+    ".training.lr_range": "lr_range_test",
     ".training.finite": "NotFiniteError",
     ".training.module": "ScalarModule ScalarModuleDef",
     ".training.param": "Param",

@@ -26,7 +26,7 @@ from ..ops.errors import OpstageError, RankError, UsageError, brief, printable
 from .exit_codes import INTERRUPTED, TERMINATED, UNHEARD, EndAtOnce, Terminated, silence
 
 if TYPE_CHECKING:
-    from ..distributed.fabric import Fabric
+    from ..distributed.transport import Fabric
     from ..runs.settings import Settings
 
 

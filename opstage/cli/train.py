@@ -23,7 +23,8 @@ from ..runs.run import RunOutcome, run_task
 from ..runs.run_setup import Task, prepare
 from ..runs.settings import Configuration, Settings, configure, configure_resumed
 from ..training.finite import NotFiniteError
-from ..training.fit import EpochResult, LrRange, lr_range_test
+from ..training.fit import EpochResult
+from ..training.lr_range import LrRange, lr_range_test
 from .commands import OPTION_PATHS, DottedCommand, flag_layer, report_at_once, speaks, with_option_flags
 from .exit_codes import UNHEARD, heeding_termination, silence
 

@@ -20,7 +20,7 @@ from ..ops.dims import prod
 from ..ops.primitive import Primitive, Static
 from ..ops.types import DType, TensorType, dtype_name, show_shape
 from ..transforms.interpreter import BaseInterpreter
-from .fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, Fabric, handle_of
+from .transport import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, Fabric, handle_of
 
 # The order of sums ----------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from ..ops.dims import prod
 from ..ops.host_arrays import Array, address_of, packed
 from ..ops.types import DType
 from .collectives import SMALL, additions, covering, name_of, node
-from .fabric import Fabric, RepeatedFlight, prepared
 from .processes import Hosting, RankGroup
+from .transport import Fabric, RepeatedFlight, prepared
 
 # Vectors in flight ----------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from ..ops.errors import RankError, UsageError
 from ..ops.host_arrays import Array
-from .fabric import Fabric, Flight
 from .processes import at_most
+from .transport import Fabric, Flight
 
 _WELL, _GOING_ON = 0, 7  # ncclSuccess and ncclInProgress
 _NAME_BYTES = 256

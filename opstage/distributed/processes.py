@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple, final
 from ..ops.errors import UsageError
 from ..ops.mesh import Mesh, mesh_of
 from ..options import Options
-from .fabric import ONE_PROCESS, Fabric
+from .transport import ONE_PROCESS, Fabric
 
 _COUNTS = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),

@@ -35,9 +35,9 @@ from ..transforms.interpreter import BaseInterpreter, Typed
 from ..transforms.scan import SCAN, run_loop
 from .buckets import JOINED, Bucket
 from .collectives import Crossing, own_part, within
-from .fabric import ONE_PROCESS, Fabric
-from .meetings import Prepared, apart
+from .compiled_collectives import Prepared, apart
 from .processes import Hosting, require_hosted, require_joined, world
+from .transport import ONE_PROCESS, Fabric
 
 # The values of the ranks of a process ---------------------------------------------------------------------------------
 

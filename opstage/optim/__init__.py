@@ -6,8 +6,9 @@ from __future__ import annotations
 from .. import threads  # noqa: F401  first, so that a fork waits for imports in other threads
 from . import clip, schedule
 from .adaptive import Adadelta, Adagrad, Adam, AdamW, Rmsprop
-from .descent import Momentum, Muon, Nesterov, Sgd
+from .descent import Momentum, Nesterov, Sgd
 from .groups import grouped
+from .muon import Muon
 from .optimizer import Optimizer, Rate, Slot
 from .schedule import Schedule
 

@@ -18,8 +18,8 @@ from typing import Any, final
 import numpy as np
 
 from ..compiler.native.thread_pool import workers
-from ..distributed.fabric import Fabric
 from ..distributed.processes import require_hosted
+from ..distributed.transport import Fabric
 from ..ops.errors import UsageError
 from ..ops.mesh import Mesh, mesh_of
 from ..ops.readable_amounts import show_size

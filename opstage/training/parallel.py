@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, final
 
 from typing_extensions import override
 
-from ..distributed.replication import Varying, VaryingRef
+from ..distributed.varying import Varying, VaryingRef
 from ..ops.collective import all_mean
 from ..ops.dims import DimScope, Verdict, equal, ratio
 from ..ops.dispatch import Quietly

@@ -17,8 +17,8 @@ from opstage.compiler.gpu import probe
 from opstage.compiler.gpu.buffer import Signature, show
 from opstage.compiler.gpu.compiler import compile_kernel, to_ptx
 from opstage.compiler.gpu.device import GRID
-from opstage.distributed.fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
-from opstage.distributed.meetings import MEET, MEET_BEGIN, MEET_END
+from opstage.distributed.compiled_collectives import MEET, MEET_BEGIN, MEET_END
+from opstage.distributed.transport import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
 from opstage.interpreters.eager_cuda.kernels import KERNELS
 from opstage.interpreters.eager_cuda.kernels.attention import SIDES, WIDEST, WIDEST_GRAD
 from opstage.interpreters.eager_cuda.kernels.attention_tiles import (

@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage import Options, Spec
 from opstage.distributed.ranks import Ranks, RankValues, on_mesh
-from opstage.distributed.replication import Varying, VaryingRef
+from opstage.distributed.varying import Varying, VaryingRef
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.collective import CollectiveOps
 from opstage.ops.protocol import OPS

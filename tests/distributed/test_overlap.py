@@ -10,10 +10,10 @@ import pytest
 
 from opstage.compiler.codegen.clusters import FusionGroup
 from opstage.compiler.codegen.formulas import PRODUCTS
-from opstage.distributed import meetings as meeting
+from opstage.distributed import compiled_collectives as meeting
 from opstage.distributed.buckets import Bucket
+from opstage.distributed.compiled_collectives import Prepared
 from opstage.distributed.exchanges import Coming, Sum
-from opstage.distributed.meetings import Prepared
 from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.cpu.plan import CpuPlan
 from opstage.interpreters.graph.rank_schedule import Begin, End

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from opstage.distributed.fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
-from opstage.distributed.meetings import MEET, MEET_BEGIN, MEET_END
+from opstage.distributed.compiled_collectives import MEET, MEET_BEGIN, MEET_END
+from opstage.distributed.transport import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.ops import derived, protocol
 from tests.docs.test_pages import PAIRS, names

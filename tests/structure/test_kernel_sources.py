@@ -26,7 +26,7 @@ FILES = sorted(
 
 # What these give is data of a graph or a plan: it decides the text of a kernel, which is in its key, or its arguments.
 GIVE_NO_CODE = {
-    "distributed/meetings.py",
+    "distributed/compiled_collectives.py",
     "threads.py",
     "transforms/base_program.py",
     "transforms/cond.py",

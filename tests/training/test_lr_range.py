@@ -13,7 +13,7 @@ from opstage.cli.train import train
 from opstage.data import Loader, from_arrays
 from opstage.optim import schedule
 from opstage.training.checkpoint import take_snapshot
-from opstage.training.fit import lr_range_test
+from opstage.training.lr_range import lr_range_test
 from tests.training.same import run_bits
 
 rng = np.random.default_rng(4)

@@ -18,10 +18,10 @@ from ...compiler.codegen.clusters import Cluster, FusionGroup, roots_read
 from ...compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, PRODUCTS
 from ...compiler.codegen.lowering import Lowered, Part
 from ...compiler.codegen.views import View
-from ...distributed.fabric import handle_of
-from ...distributed.meetings import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting
+from ...distributed.compiled_collectives import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting
 from ...distributed.processes import Hosting
 from ...distributed.ranks import Ranks, in_parts
+from ...distributed.transport import handle_of
 from ...ops.body import Equation
 from ...ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD
 from ...ops.primitive import Kind

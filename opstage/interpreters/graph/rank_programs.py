@@ -12,10 +12,10 @@ from typing_extensions import override
 from ...compiler.codegen.clusters import FusionGroup
 from ...compiler.codegen.fusion import fuse
 from ...compiler.codegen.lowering import Lowered
-from ...distributed.fabric import EXCHANGE_START, Fabric, Silent, begin_exchange
-from ...distributed.meetings import abandon
+from ...distributed.compiled_collectives import abandon
 from ...distributed.processes import Hosting
 from ...distributed.ranks import Parts, Ranks, RankValues
+from ...distributed.transport import EXCHANGE_START, Fabric, Silent, begin_exchange
 from ...ops.dispatch import Cursor
 from ...ops.host_arrays import Array
 from ...ops.mesh import Mesh

@@ -12,7 +12,7 @@ from typing import Any, final
 from typing_extensions import override
 
 from ...compiler.captures import observation
-from ...distributed.meetings import apart
+from ...distributed.compiled_collectives import apart
 from ...ops.body import Body
 from ...ops.collective import VARY
 from ...ops.errors import SourceLine, user_frame

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...compiler.captures import Capture
-from ...distributed.agreement import Fault, agreement, require_alike
+from ...distributed.replication_check import Fault, agreement, require_alike
 from ...ops.dims import UNKNOWN, DimScope, UnknownDimError
 from ...ops.errors import (
     LocatedError,

@@ -14,7 +14,7 @@ from ....compiler.codegen.cpu.arguments import ArgumentTable
 from ....compiler.codegen.views import View
 from ....compiler.native.compiler import Kernel
 from ....compiler.native.thread_pool import KernelCall, KernelSequence
-from ....distributed.meetings import MEET_BEGIN, MEET_END, MEETINGS, meet
+from ....distributed.compiled_collectives import MEET_BEGIN, MEET_END, MEETINGS, meet
 from ....ops.body import Equation, ScanParameters, WhileParameters
 from ....ops.errors import LocatedError, SourceLine
 from ....ops.host_arrays import Array, address_of, addresses_of, packed

@@ -19,7 +19,7 @@ from ....compiler.codegen.views import batch_axes, leading_dimension
 from ....compiler.native import find_blas
 from ....compiler.native.avx512_matmul import blocked_kernel, blocked_words, cut_blocked, serves
 from ....compiler.native.blas_matmul import cut_product, gemm_kernel, gemm_words
-from ....distributed.meetings import MEET_END
+from ....distributed.compiled_collectives import MEET_END
 from ....ops.body import Body, Equation, ScanParameters
 from ....ops.catalogue import has_kernel
 from ....ops.convolution import CONV_KERNEL_GRAD

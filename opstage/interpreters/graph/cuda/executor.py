@@ -21,8 +21,8 @@ from ....compiler.codegen.lowering import Lowered
 from ....compiler.gpu.buffer import DeviceBuffer, Memory
 from ....compiler.gpu.device import Device, require_own_process
 from ....compiler.gpu.launches import Call, Script
-from ....distributed.fabric import Fabric
 from ....distributed.processes import Hosting
+from ....distributed.transport import Fabric
 from ....ops.body import Body
 from ....ops.errors import UsageError
 from ....ops.host_arrays import to_wire

@@ -22,7 +22,7 @@ from ....compiler.codegen.views import Leading, View, batch_axes, leading_dimens
 from ....compiler.gpu.buffer import Aside, DeviceBuffer, MatrixLayout, Memory
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.launches import Call, OpContext
-from ....distributed.meetings import MEETINGS
+from ....distributed.compiled_collectives import MEETINGS
 from ....ops.body import Body, Equation
 from ....ops.errors import UnsupportedError
 from ....ops.primitive import Effect, Primitive, Static

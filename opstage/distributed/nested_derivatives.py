@@ -16,7 +16,7 @@ from ..transforms.derivatives import aligned, jvp, tangents_of_leaves, vjp
 from ..transforms.interpreter import Wrapper, run_closed
 
 if TYPE_CHECKING:
-    from .replication import Varying, VaryingRef
+    from .varying import Varying, VaryingRef
 
 
 def vjp_of_ranks(

@@ -11,8 +11,8 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, optim
-from opstage.distributed.agreement import Fault, agreement, require_alike
 from opstage.distributed.ranks import Ranks, on_mesh
+from opstage.distributed.replication_check import Fault, agreement, require_alike
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.shape_check.report import Report
 from opstage.models import gpt, model

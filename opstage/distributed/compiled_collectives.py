@@ -19,8 +19,8 @@ from ..ops.host_arrays import Array
 from ..ops.primitive import Primitive, Static
 from ..ops.types import INT64, TensorType, dtype_name
 from .exchanges import GatherUnderWay, PreparedExchange, ScatterUnderWay, Sum, SumUnderWay, gather, scatter
-from .fabric import engine_op, handle_of, held_by
 from .processes import Hosting
+from .transport import engine_op, handle_of, held_by
 
 # Prepared exchanges ---------------------------------------------------------------------------------------------------
 

@@ -31,8 +31,8 @@ from ..transforms.interpreter import Holding, Interpreter, Wrapper
 from ..transforms.scan import SCAN
 from ..transforms.tracer import Tracer, constants, evaluate
 from ..transforms.while_loop import WHILE
-from .derivatives import jvp_of_ranks, vjp_of_ranks
-from .meetings import apart
+from .compiled_collectives import apart
+from .nested_derivatives import jvp_of_ranks, vjp_of_ranks
 
 NOWHERE: frozenset[str] = frozenset()
 
