@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from opstage.distributed.ranks import Ranks
-from opstage.distributed.transport import EXCHANGE, EXCHANGE_START, Flight
+from opstage.distributed.transport import EXCHANGE, EXCHANGE_START, PendingExchange
 from opstage.interpreters.shape_check.program import CheckedProgram
 from opstage.interpreters.shape_check.traffic import Collective, collectives
 from opstage.ops.host_arrays import Array
@@ -97,7 +97,7 @@ class _Counting(BaseInterpreter[_Awaited]):
 
 @final
 class _Process:
-    """A fabric that only knows the number of this process."""
+    """A transport that only knows the number of this process."""
 
     agreed = True
     waited = 0.0
@@ -110,7 +110,7 @@ class _Process:
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
         raise AssertionError(called)
 
-    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> PendingExchange:
         raise AssertionError(called)
 
     def watch(self, done: Callable[[], bool], called: str) -> None:

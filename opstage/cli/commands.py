@@ -26,7 +26,7 @@ from ..ops.errors import OpstageError, RankError, UsageError, brief, printable
 from .exit_codes import INTERRUPTED, TERMINATED, UNHEARD, EndAtOnce, Terminated, silence
 
 if TYPE_CHECKING:
-    from ..distributed.transport import Fabric
+    from ..distributed.transport import Transport
     from ..runs.settings import Settings
 
 
@@ -161,7 +161,7 @@ def conclude(text: str, code: int, error: BaseException) -> int:
     from ..runs.processes import DisagreementError, agree
 
     try:
-        fabric = world()
+        transport = world()
     except NotJoinedError:  # nobody can be told: each says what is wrong
         click.echo(text, err=True)
         return code
@@ -170,9 +170,9 @@ def conclude(text: str, code: int, error: BaseException) -> int:
             time.sleep(_PATIENCE)  # if process 0 has the same error, it reports it and ends all
         click.echo(f"opstage: {missing}", err=True)
         return 2
-    if not fabric.agreed:  # the others are about to report what they have, or why they end
+    if not transport.agreed:  # the others are about to report what they have, or why they end
         try:
-            agree(fabric, {}, text.removeprefix("opstage: "))
+            agree(transport, {}, text.removeprefix("opstage: "))
         except DisagreementError as known:
             error, text = known, f"opstage: {known}"
         except RankError:
@@ -181,9 +181,9 @@ def conclude(text: str, code: int, error: BaseException) -> int:
         if speaks():
             click.echo(text, err=True)
         return code
-    if not _report(fabric, text, error):
+    if not _report(transport, text, error):
         time.sleep(_PATIENCE)  # the failing process ends all, with its exit code
-    fabric.abort(code)
+    transport.abort(code)
     return code
 
 
@@ -197,10 +197,10 @@ def report_at_once(error: RankError) -> None:
 _REPORTS: list[bool] = []
 
 
-def _report(fabric: Fabric, text: str, error: BaseException) -> bool:
+def _report(transport: Transport, text: str, error: BaseException) -> bool:
     """Tell all other processes of an error, once; report it, and return True, if this process is the one to do so."""
     if not _REPORTS:
-        _REPORTS.append(fabric.fail(error))
+        _REPORTS.append(transport.fail(error))
         if _REPORTS[0]:
             click.echo(f"{text}\n  (said by process {launched()[0]} of {launched()[1]})", err=True)
     return _REPORTS[0]

@@ -20,7 +20,7 @@ from ..ops.dims import prod
 from ..ops.primitive import Primitive, Static
 from ..ops.types import DType, TensorType, dtype_name, show_shape
 from ..transforms.interpreter import BaseInterpreter
-from .transport import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, Fabric, handle_of
+from .transport import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, Transport, handle_of
 
 # The order of sums ----------------------------------------------------------------------------------------------------
 
@@ -127,22 +127,22 @@ def _described(types: tuple[TensorType, ...]) -> str:
 
 @final
 class Crossing:
-    """Collectives of `inner` over `fabric`, whose processes host `hosted` ranks each.
+    """Collectives of `inner` over `transport`, whose processes host `hosted` ranks each.
 
     program     a description of the current program
     """
 
-    __slots__ = ("inner", "fabric", "hosted", "_token", "program")
+    __slots__ = ("inner", "transport", "hosted", "_token", "program")
 
-    def __init__(self, inner: BaseInterpreter[Any], fabric: Fabric, hosted: int):
-        self.inner, self.fabric, self.hosted = inner, fabric, hosted
+    def __init__(self, inner: BaseInterpreter[Any], transport: Transport, hosted: int):
+        self.inner, self.transport, self.hosted = inner, transport, hosted
         self._token: Any = None
         self.program = ""
 
     def begin(self, types: Iterable[TensorType]) -> None:
         """Begin a program on inputs of these types, which must be equal on all processes."""
         self._token = None
-        if self.fabric.processes > 1:
+        if self.transport.processes > 1:
             self.program = _described(tuple(types))
 
     def within(self, primitive: Primitive, group: Sequence[int], own: Values, static: Static) -> Values:
@@ -157,25 +157,30 @@ class Crossing:
         spread: dict[int, list[int]] = {}
         for index, rank in enumerate(group):
             spread.setdefault(rank // self.hosted, []).append(index)
-        mine = spread.pop(self.fabric.process)
+        mine = spread.pop(self.transport.process)
         return _Group(self, primitive, static, len(group), mine, spread, own)
 
     def start(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> tuple[Any, Any]:
-        """Start what `swap` does; return the flight and a description of the incoming vectors."""
+        """Start what `swap` does; return the pending exchange and a description of the incoming vectors."""
         static = self._static(parts, sizes, dtype, called)
-        self._token, flight = self.inner.bind(EXCHANGE_START, (self._token, *parts.values()), static)
-        return flight, static["come"]
+        self._token, pending = self.inner.bind(EXCHANGE_START, (self._token, *parts.values()), static)
+        return pending, static["come"]
 
-    def arrived(self, flight: Any, come: Any) -> dict[int, Any]:
+    def arrived(self, pending: Any, come: Any) -> dict[int, Any]:
         """Wait for an exchange; return the received vectors by process."""
-        self._token, *arrived = self.inner.bind(EXCHANGE_WAIT, (self._token, flight), {"come": come})
+        self._token, *arrived = self.inner.bind(EXCHANGE_WAIT, (self._token, pending), {"come": come})
         return dict(zip([process for process, _, _ in come], arrived, strict=True))
 
     def _static(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> Static:
         if self._token is None:
             self._token = self.inner.const(0, dtype="int64")
         come = tuple([(process, size, dtype_name(dtype)) for process, size in sizes.items()])
-        return {"fabric": handle_of(self.fabric), "to": tuple(parts), "come": come, "called": called + self.program}
+        return {
+            "transport": handle_of(self.transport),
+            "to": tuple(parts),
+            "come": come,
+            "called": called + self.program,
+        }
 
     def swap(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> dict[int, Any]:
         """Send a vector to each process of `parts`; return the received vectors, of these sizes, by process."""
@@ -186,17 +191,17 @@ class Crossing:
 
 @final
 class Begun:
-    """A collective in flight; `finish` returns its results."""
+    """A pending collective; `finish` returns its results."""
 
     def __init__(self, crossing: Crossing, steps: Steps):
         self._crossing, self._steps = crossing, steps
-        self._flight = crossing.start(*next(steps))
+        self._pending = crossing.start(*next(steps))
 
     def finish(self) -> Values:
         """Wait for incoming vectors, and run the exchanges that follow."""
         try:
             while True:
-                self._flight = self._crossing.start(*self._steps.send(self._crossing.arrived(*self._flight)))
+                self._pending = self._crossing.start(*self._steps.send(self._crossing.arrived(*self._pending)))
         except StopIteration as end:
             found: Values = end.value
             return found
@@ -305,7 +310,7 @@ class _Group:
 
     def _sum_in_parts(self, nodes: Any, covers: Mapping[int, list[tuple[int, int]]]) -> Steps:
         """Let each process sum a part of the elements, then gather the parts: the same traffic as a ring."""
-        here = self._crossing.fabric.process
+        here = self._crossing.transport.process
         everyone = sorted([here, *covers])
         edges = [self._size * k // len(everyone) for k in range(len(everyone) + 1)]
         bounds = {p: (edges[k], edges[k + 1] - edges[k]) for k, p in enumerate(everyone)}
@@ -350,7 +355,7 @@ class _Group:
         own = reduce(self._ops.maximum, [self._own[i] for i in self._mine])
         come = yield self._to_all(self._flat([own]), dict.fromkeys(self._others, self._size))
         known = {p: self._ops.reshape(x, shape=self._shape) for p, x in come.items()}
-        known[self._crossing.fabric.process] = own
+        known[self._crossing.transport.process] = own
         return dict.fromkeys(self._mine, reduce(self._ops.maximum, [known[p] for p in sorted(known)]))
 
     def _all_gather(self) -> Steps:

@@ -18,13 +18,13 @@ from ..ops.errors import MeshError
 from ..ops.host_arrays import Array
 from ..ops.primitive import Primitive, Static
 from ..ops.types import INT64, TensorType, dtype_name
-from .exchanges import GatherUnderWay, PreparedExchange, ScatterUnderWay, Sum, SumUnderWay, gather, scatter
+from .exchanges import PendingGather, PendingScatter, PendingSum, PreparedExchange, Sum, gather, scatter
 from .processes import Hosting
 from .transport import engine_op, handle_of, held_by
 
 # Prepared exchanges ---------------------------------------------------------------------------------------------------
 
-UNDER_WAY = (SumUnderWay, ScatterUnderWay, GatherUnderWay)
+PENDING = (PendingSum, PendingScatter, PendingGather)
 
 MemberType: TypeAlias = "tuple[tuple[int, ...], str]"
 """The shape and dtype of a member of an exchange."""
@@ -34,7 +34,7 @@ MemberType: TypeAlias = "tuple[tuple[int, ...], str]"
 class Prepared:
     """The prepared exchanges of the current program of one kind of inputs.
 
-    aloft       the numbers of flights that the current run has begun
+    pending       the numbers of exchanges that the current run has begun
     by_meeting  the exchanges of meetings in compiled programs, by the identity of their static parameters
     """
 
@@ -43,7 +43,7 @@ class Prepared:
         self._program = ""
         self._made: dict[tuple[object, ...], PreparedExchange | None] = {}
         self._axes: dict[str, tuple[int, Sequence[int]]] = {}
-        self.aloft: list[int] = []
+        self.pending: list[int] = []
         self.by_meeting: dict[int, tuple[Static, PreparedExchange | None]] = {}
 
     def begin(self, program: str) -> None:
@@ -66,7 +66,7 @@ class Prepared:
         if exchange is None:
             return None
         sent = {id(vector): sendable(vector) for vector in {id(vector): vector for vector in vectors}.values()}
-        under_way = exchange.begin([sent[id(vector)] for vector in vectors])
+        pending = exchange.begin([sent[id(vector)] for vector in vectors])
 
         def finish() -> Sequence[Array]:
             ranks, firsts = self._along(axis)
@@ -76,7 +76,7 @@ class Prepared:
             elif primitive is ALL_GATHER:
                 shape = shape[0] * ranks, *shape[1:]
             outs = {number: np.empty(shape, x.dtype) for number in dict.fromkeys(firsts)}
-            under_way.end([outs])
+            pending.end([outs])
             return [outs[number] for number in firsts]
 
         return finish
@@ -182,8 +182,8 @@ def joint(calls: Sequence[tuple[Primitive, Static, TensorType, Sequence[int]]]) 
     )
 
 
-_UNDER_WAY: dict[int, Any] = {}
-_FLIGHTS = count(1)
+_PENDING: dict[int, Any] = {}
+_NUMBERS = count(1)
 
 
 def _begun(*values: TensorType, ranks: int, calls: Joint) -> tuple[TensorType, ...]:
@@ -200,22 +200,22 @@ def _joined(ops: Any, values: Sequence[Any], calls: Joint) -> Any:
 
 
 def _begin(*values: Array, ranks: int, calls: Joint) -> tuple[Array, ...]:
-    number = next(_FLIGHTS)
-    _UNDER_WAY[number] = _joined(held_by(ranks), values, calls)
+    number = next(_NUMBERS)
+    _PENDING[number] = _joined(held_by(ranks), values, calls)
     return (np.array(number),)
 
 
-_ALOFT: dict[Any, Any] = {}
-"""Buckets in flight on a device, by the memory of the placeholder tensor of each, which is never read."""
+_PENDING_ON_DEVICE: dict[Any, Any] = {}
+"""Pending buckets on a device, by the memory of the placeholder tensor of each, which is never read."""
 
 
 def _begin_on_device(device: Any, types: Any, *values: Any, ranks: int, calls: Joint) -> tuple[Any, ...]:
-    flight = device.empty(types[0])
-    _ALOFT[flight.memory] = _joined(held_by(ranks).at(device), values, calls)
-    return (flight,)
+    pending = device.empty(types[0])
+    _PENDING_ON_DEVICE[pending.memory] = _joined(held_by(ranks).at(device), values, calls)
+    return (pending,)
 
 
-def _ended(flight: TensorType, *values: TensorType, calls: Joint) -> tuple[TensorType, ...]:
+def _ended(pending: TensorType, *values: TensorType, calls: Joint) -> tuple[TensorType, ...]:
     made: list[TensorType] = []
     for type_, dim, gives in zip(calls.operands, calls.dims, calls.gives):
         given = dict(calls.given)
@@ -227,19 +227,19 @@ def _results(bucket: Any, calls: Joint) -> tuple[Any, ...]:
     return tuple([bucket.result(i)[rank] for i, gives in enumerate(calls.gives) for rank in gives])
 
 
-def _end(flight: Array, *values: Array, calls: Joint) -> tuple[Array, ...]:
-    return _results(_UNDER_WAY.pop(int(flight)), calls)
+def _end(pending: Array, *values: Array, calls: Joint) -> tuple[Array, ...]:
+    return _results(_PENDING.pop(int(pending)), calls)
 
 
-def _end_on_device(device: Any, types: Any, flight: Any, *values: Any, calls: Joint) -> tuple[Any, ...]:
-    return _results(_ALOFT.pop(flight.memory), calls)
+def _end_on_device(device: Any, types: Any, pending: Any, *values: Any, calls: Joint) -> tuple[Any, ...]:
+    return _results(_PENDING_ON_DEVICE.pop(pending.memory), calls)
 
 
-MEET_BEGIN = engine_op("meet_begin", ("x", "*more"), _begun, _begin, _begin_on_device, outputs=("flight",))
+MEET_BEGIN = engine_op("meet_begin", ("x", "*more"), _begun, _begin, _begin_on_device, outputs=("pending",))
 """Starts several meetings that continue while the program runs."""
 
-MEET_END = engine_op("meet_end", ("flight", "*values"), _ended, _end, _end_on_device)
-"""Ends a flight. Its operands include those of the start, which must not be overwritten until then."""
+MEET_END = engine_op("meet_end", ("pending", "*values"), _ended, _end, _end_on_device)
+"""Ends pending meetings. Its operands include those of the start, which must not be overwritten until then."""
 
 MEETINGS = (MEET, MEET_BEGIN, MEET_END)
 
@@ -254,11 +254,11 @@ def meet(
     then copied.
     """
     if primitive is MEET_END:
-        flight, *_ = values
-        under_way = _UNDER_WAY.get(int(flight))
-        if isinstance(under_way, UNDER_WAY):
-            del _UNDER_WAY[int(flight)]
-            under_way.end(_outs(static["calls"].gives, places))
+        number = int(values[0])
+        begun = _PENDING.get(number)
+        if isinstance(begun, PENDING):
+            del _PENDING[number]
+            begun.end(_outs(static["calls"].gives, places))
             return
         results = _end(*values, **static)
     else:
@@ -270,22 +270,22 @@ def meet(
             exchange.begin(values, into).end(_outs((static["gives"],), places))
             return
         else:
-            number = next(_FLIGHTS)
-            _UNDER_WAY[number] = exchange.begin(values, into)
-            prepared.aloft.append(number)
+            number = next(_NUMBERS)
+            _PENDING[number] = exchange.begin(values, into)
+            prepared.pending.append(number)
             results = (np.array(number),)
     for place, result in zip(places, results):
         np.copyto(place, result)
 
 
 def abandon(ranks: Any) -> None:
-    """Leave the flights that an earlier run of a program, which has failed, has not ended."""
-    aloft: list[int] = ranks.exchanges.aloft
-    for number in aloft:
-        under_way = _UNDER_WAY.pop(number, None)
-        if under_way is not None:
-            under_way.abandon()
-    aloft.clear()
+    """Leave the exchanges that an earlier run of a program, which has failed, has not ended."""
+    numbers: list[int] = ranks.exchanges.pending
+    for number in numbers:
+        begun = _PENDING.pop(number, None)
+        if begun is not None:
+            begun.abandon()
+    numbers.clear()
 
 
 def _prepared(prepared: Prepared, primitive: Primitive, x: Array, static: Static) -> PreparedExchange | None:

@@ -21,9 +21,9 @@ from ..ops.host_arrays import Array, address_of, packed
 from ..ops.types import DType
 from .collectives import SMALL, additions, covering, name_of, node
 from .processes import Hosting, RankGroup
-from .transport import Fabric, RepeatedFlight, prepared
+from .transport import RepeatedExchange, Transport, prepared
 
-# Vectors in flight ----------------------------------------------------------------------------------------------------
+# Pending vectors ----------------------------------------------------------------------------------------------------
 
 _KNOWN = 4
 """Places of its vectors for which an exchange is prepared: inputs and results of a step take turns in a few."""
@@ -33,30 +33,34 @@ _KNOWN = 4
 class Channel:
     """An exchange of vectors of one dtype, in which the others send so many elements each.
 
-    It can be begun again before it has ended: each flight has memory of its own.
+    It can be begun again before it has ended: each pending one has memory of its own.
     """
 
-    def __init__(self, fabric: Fabric, sizes: Mapping[int, int], dtype: DType, called: str):
-        self._fabric, self._called, self._idle = fabric, called, list[Coming]()
+    def __init__(self, transport: Transport, sizes: Mapping[int, int], dtype: DType, called: str):
+        self._transport, self._called, self._idle = transport, called, list[PendingVectors]()
         self._sizes, self._dtype = sizes, dtype
 
-    def take(self) -> Coming:
+    def take(self) -> PendingVectors:
         """Return what is idle, to be begun."""
         return (
-            self._idle.pop() if self._idle else Coming(self._fabric, self._sizes, self._dtype, self._called, self._idle)
+            self._idle.pop()
+            if self._idle
+            else PendingVectors(self._transport, self._sizes, self._dtype, self._called, self._idle)
         )
 
 
 @final
-class Coming:
-    """Vectors in flight."""
+class PendingVectors:
+    """Pending vectors."""
 
-    def __init__(self, fabric: Fabric, sizes: Mapping[int, int], dtype: DType, called: str, idle: list[Coming]):
-        self._fabric, self._sizes, self._dtype, self._called, self._idle = fabric, sizes, dtype, called, idle
+    def __init__(
+        self, transport: Transport, sizes: Mapping[int, int], dtype: DType, called: str, idle: list[PendingVectors]
+    ):
+        self._transport, self._sizes, self._dtype, self._called, self._idle = transport, sizes, dtype, called, idle
         self._own: dict[tuple[int, str], Array] = {}
         self._room: Mapping[int, Array] = {}
-        self._known: dict[tuple[int, ...], RepeatedFlight] = {}  # by where its vectors stand
-        self._flight: RepeatedFlight
+        self._known: dict[tuple[int, ...], RepeatedExchange] = {}  # by where its vectors stand
+        self._pending: RepeatedExchange
 
     def _memory(self, process: int, use: str, size: int) -> Array:
         found = self._own.get((process, use))
@@ -80,17 +84,17 @@ class Coming:
             whole = left and left[0].size == size and left[0].flags.c_contiguous
             room[process] = left.pop().reshape(-1) if whole else self._memory(process, "room", size)
         at = (*map(address_of, sent.values()), *map(address_of, room.values()))
-        flight = self._known.get(at)
-        if flight is None:
+        pending = self._known.get(at)
+        if pending is None:
             if len(self._known) == _KNOWN:
                 self._known.pop(next(iter(self._known))).free()
-            flight = self._known[at] = prepared(self._fabric, sent, room, self._called)
-        self._room, self._flight = room, flight
-        self._flight.start(sent, room)
+            pending = self._known[at] = prepared(self._transport, sent, room, self._called)
+        self._room, self._pending = room, pending
+        self._pending.start(sent, room)
 
     def arrived(self) -> Mapping[int, Array]:
         """Wait for all of them, which stay until the end."""
-        self._flight.wait()
+        self._pending.wait()
         return self._room
 
     def end(self) -> None:
@@ -100,7 +104,7 @@ class Coming:
 
     def abandon(self) -> None:
         """Leave it: the room is that of what still comes."""
-        self._flight.abandon()
+        self._pending.abandon()
 
 
 # Sums -----------------------------------------------------------------------------------------------------------------
@@ -122,16 +126,16 @@ class _SumGroup(NamedTuple):
 
 
 class _SumSent(NamedTuple):
-    """A group's part of a sum in flight: the exchange, and the locally known nodes."""
+    """A group's part of a pending sum: the exchange, and the locally known nodes."""
 
     group: _SumGroup
-    coming: Coming
+    pending: PendingVectors
     known: dict[At, Array]
 
 
 @final
-class SumUnderWay:
-    """A sum in flight."""
+class PendingSum:
+    """A pending sum."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, groups: Sequence[_SumSent]):
         self._shape, self._dtype, self._groups = shape, dtype, groups
@@ -142,18 +146,18 @@ class SumUnderWay:
         for sent in self._groups:
             (group, _, come, _), known = sent.group, sent.known
             places = [out[number] for number in group.own.values() if number in out]
-            for process, vector in sent.coming.arrived().items():
+            for process, vector in sent.pending.arrived().items():
                 known.update(zip(come[process], vector.reshape(-1, *self._shape)))
             if places:
                 add_up(group.ranks, known, places[0])
             for place in places[1:]:
                 np.copyto(place, places[0])
-            sent.coming.end()
+            sent.pending.end()
 
     def abandon(self) -> None:
         """Leave it, as a run does that ends before."""
         for sent in self._groups:
-            sent.coming.abandon()
+            sent.pending.abandon()
 
 
 def add_up(ranks: int, known: Mapping[At, Array], out: Array) -> None:
@@ -178,7 +182,7 @@ class Sum:
     """
 
     def __init__(self, hosting: Hosting, axis: str, shape: tuple[int, ...], dtype: DType, program: str):
-        self.fabric = hosting.fabric
+        self.transport = hosting.transport
         self._shape, self.dtype, self._nbytes = shape, dtype, int(prod(shape)) * dtype.itemsize
         self.called = name_of(ALL_REDUCE, axis, shape, dtype) + program
         self.groups = hosting.spread(axis)
@@ -188,7 +192,7 @@ class Sum:
         come = {process: covering(*bounds) for process, bounds in group.others.items()}
         size = self._nbytes // self.dtype.itemsize
         sizes = {process: len(nodes) * size for process, nodes in come.items()}
-        channel = Channel(self.fabric, sizes, self.dtype, self.called)
+        channel = Channel(self.transport, sizes, self.dtype, self.called)
         nodes = covering(min(group.own), max(group.own) + 1)
         return _SumGroup(group, nodes, come, channel)
 
@@ -198,12 +202,12 @@ class Sum:
         others = [len(group.others) for group in self.groups]
         return min(others) == max(others) == 1 or (min(others) > 0 and self._nbytes <= SMALL)
 
-    def begin(self, values: Sequence[Array], into: Sequence[Array] = ()) -> SumUnderWay:
+    def begin(self, values: Sequence[Array], into: Sequence[Array] = ()) -> PendingSum:
         """Send the hosted ranks' values, which must not be overwritten until the end. What comes may be received
         `into` the array of the only result."""
         if len(into) != 1 or len(self._groups) != 1 or into[0].nbytes != self._nbytes:
             into = ()
-        return SumUnderWay(self._shape, self.dtype, [self._begun(group, values, into) for group in self._groups])
+        return PendingSum(self._shape, self.dtype, [self._begun(group, values, into) for group in self._groups])
 
     def _begun(self, sums: _SumGroup, values: Sequence[Array], into: Sequence[Array]) -> _SumSent:
         (ranks, own, _), nodes, come, channel = sums
@@ -213,15 +217,15 @@ class Sum:
                 known = {at: node(ranks, *at, lambda *at: leaves.get(at), np.add) for at in nodes}
         vectors = [packed(known[at]).reshape(-1) for at in nodes]
         sent = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
-        coming = channel.take()
-        coming.begin(dict.fromkeys(come, sent), into)
-        return _SumSent(sums, coming, known)
+        pending = channel.take()
+        pending.begin(dict.fromkeys(come, sent), into)
+        return _SumSent(sums, pending, known)
 
 
 # Parts of sums, and gathers -------------------------------------------------------------------------------------------
 
-_Sent: TypeAlias = "tuple[RankGroup, Coming | None]"
-"""A group, and its exchange in flight."""
+_Sent: TypeAlias = "tuple[RankGroup, PendingVectors | None]"
+"""A group, and its pending exchange."""
 
 _Rows: TypeAlias = "Sequence[Sequence[Array]]"
 """The members of each hosted rank as matrices, each row of which is a part."""
@@ -237,10 +241,10 @@ class _Exchange(ABC):
     """
 
     def __init__(self, hosting: Hosting, axis: str, sizes: Sequence[int], dtype: DType, called: str):
-        self.fabric, self.groups = hosting.fabric, hosting.spread(axis)
+        self.transport, self.groups = hosting.transport, hosting.spread(axis)
         self.dtype, self.called, self.sizes = dtype, called, sizes
         self._count = len(hosting.ranks)
-        self._channels = [Channel(self.fabric, self._elements(group), dtype, called) for group in self.groups]
+        self._channels = [Channel(self.transport, self._elements(group), dtype, called) for group in self.groups]
 
     @abstractmethod
     def _incoming(self, group: RankGroup) -> dict[int, int]:
@@ -254,8 +258,8 @@ class _Exchange(ABC):
         return {process: count * sum(self.sizes) for process, count in self._incoming(group).items()}
 
 
-class _UnderWay:
-    """Exchanged members in flight."""
+class _PendingParts:
+    """Pending members of an exchange."""
 
     def __init__(self, exchange: _Exchange, rows: _Rows, begun: Sequence[_Sent]):
         self._rows, self._begun = rows, begun
@@ -263,16 +267,16 @@ class _UnderWay:
 
     def abandon(self) -> None:
         """Leave it, as a run does that ends before."""
-        for _, coming in self._begun:
-            if coming is not None:
-                coming.abandon()
+        for _, pending in self._begun:
+            if pending is not None:
+                pending.abandon()
 
     def _arrived(self) -> Iterator[tuple[RankGroup, Mapping[int, Array]]]:
         """Yield each group, with what the other processes sent, once all of it is there."""
-        for group, coming in self._begun:
-            yield group, {} if coming is None else coming.arrived()
-            if coming is not None:
-                coming.end()
+        for group, pending in self._begun:
+            yield group, {} if pending is None else pending.arrived()
+            if pending is not None:
+                pending.end()
 
 
 @final
@@ -283,18 +287,18 @@ class Scatter(_Exchange):
     def _incoming(self, group: RankGroup) -> dict[int, int]:
         return {process: len(group.own) * len(covering(*bounds)) for process, bounds in group.others.items()}
 
-    def begin(self, values: Sequence[Array], into: Sequence[Array] = ()) -> ScatterUnderWay:
+    def begin(self, values: Sequence[Array], into: Sequence[Array] = ()) -> PendingScatter:
         """Send the others' parts of the hosted ranks' values, which must not be overwritten until the end."""
         rows = self._rows(values, self.groups[0].ranks)
         begun = []
         for group, channel in zip(self.groups, self._channels):
             leaves = {index: rows[number] for index, number in group.own.items()}
-            coming = channel.take() if group.others else None
-            if coming is not None:
-                join = coming.joined
-                coming.begin({p: self._nodes(partial(join, p), group, leaves, *b) for p, b in group.others.items()})
-            begun.append((group, coming))
-        return ScatterUnderWay(self, rows, begun)
+            pending = channel.take() if group.others else None
+            if pending is not None:
+                join = pending.joined
+                pending.begin({p: self._nodes(partial(join, p), group, leaves, *b) for p, b in group.others.items()})
+            begun.append((group, pending))
+        return PendingScatter(self, rows, begun)
 
     def _nodes(
         self,
@@ -319,8 +323,8 @@ class Scatter(_Exchange):
 
 
 @final
-class ScatterUnderWay(_UnderWay):
-    """Sums in flight of which each rank is given a part."""
+class PendingScatter(_PendingParts):
+    """Pending sums of which each rank is given a part."""
 
     def end(self, outs: Outs) -> None:
         """Wait for the others' sums, and write each rank's part of each member to its array in `outs`."""
@@ -345,23 +349,23 @@ class Gather(_Exchange):
     def _incoming(self, group: RankGroup) -> dict[int, int]:
         return {process: last - first for process, (first, last) in group.others.items()}
 
-    def begin(self, values: Sequence[Array], into: Sequence[Array] = ()) -> GatherUnderWay:
+    def begin(self, values: Sequence[Array], into: Sequence[Array] = ()) -> PendingGather:
         """Send the hosted ranks' parts, which must not be overwritten until the end."""
         rows = self._rows(values, 1)
         begun = []
         for group, channel in zip(self.groups, self._channels):
-            coming = channel.take() if group.others else None
-            if coming is not None:
-                own = [coming.joined(number, rows[number]) for number in group.own.values()]
+            pending = channel.take() if group.others else None
+            if pending is not None:
+                own = [pending.joined(number, rows[number]) for number in group.own.values()]
                 sent = own[0] if len(own) == 1 else np.concatenate(own)
-                coming.begin(dict.fromkeys(group.others, sent))
-            begun.append((group, coming))
-        return GatherUnderWay(self, rows, begun)
+                pending.begin(dict.fromkeys(group.others, sent))
+            begun.append((group, pending))
+        return PendingGather(self, rows, begun)
 
 
 @final
-class GatherUnderWay(_UnderWay):
-    """Parts in flight that each rank joins."""
+class PendingGather(_PendingParts):
+    """Pending parts that each rank joins."""
 
     def end(self, outs: Outs) -> None:
         """Wait for the others' parts, and write the joined members to their arrays in `outs`."""

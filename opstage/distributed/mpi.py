@@ -37,45 +37,45 @@ from .processes import (
 
 
 @final
-class MpiFlight:
+class MpiExchange:
     """An exchange by persistent requests: `start` makes it, and again once it has ended.
 
-    number  of the exchange that is in flight
+    number  of the pending exchange
     tag     of its messages
     once    whether it ends for good
     """
 
-    def __init__(self, fabric: MpiFabric, parts: Mapping[int, Array], called: str):
-        self._fabric = fabric
+    def __init__(self, transport: MpiTransport, parts: Mapping[int, Array], called: str):
+        self._transport = transport
         self.called, self.number, self.tag, self.once = called, 0, -1, False
         self._sent = sum([part.nbytes for part in parts.values()])
         self._receives: list[tuple[int, int, Any]] = []  # of each process its bytes
         self._sends: list[Any] = []
         self._every: list[Any] = []
-        self._kept: object = None  # while it is in flight
+        self._kept: object = None  # while it is pending
 
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array]) -> None:
         """Make it, with arrays that stand where those did that it was prepared with."""
-        fabric, self._kept = self._fabric, (parts, room)
-        tag = fabric.begin(self)
+        transport, self._kept = self._transport, (parts, room)
+        tag = transport.begin(self)
         if tag != self.tag:
             self.free()
             self.tag = tag
-            self._receives = [(p, out.nbytes, fabric.prepare_receive(out, p)) for p, out in room.items()]
-            self._sends = [fabric.prepare_send(part, p, tag) for p, part in parts.items()]
+            self._receives = [(p, out.nbytes, transport.prepare_receive(out, p)) for p, out in room.items()]
+            self._sends = [transport.prepare_send(part, p, tag) for p, part in parts.items()]
             self._every = [*[request for _, _, request in self._receives], *self._sends]
-        fabric.start_all(self._every, self._sent)
+        transport.start_all(self._every, self._sent)
 
     def wait(self) -> None:
-        """See `Flight.wait`."""
-        self._fabric.land(self, self._receives, self._sends)
+        """See `PendingExchange.wait`."""
+        self._transport.land(self, self._receives, self._sends)
         self._kept = None
         if self.once:
             self.free()
 
     def abandon(self) -> None:
-        """See `Flight.abandon`."""
-        self._fabric.abandoned.append(self)
+        """See `PendingExchange.abandon`."""
+        self._transport.abandoned.append(self)
 
     @property
     def over(self) -> bool:
@@ -101,19 +101,19 @@ _POLL = 2e-4
 
 @final
 class Progress:
-    """Polls one communicator. `begin` and `end` must be called by one thread; they count the exchanges in flight."""
+    """Polls one communicator. `begin` and `end` must be called by one thread; they count the pending exchanges."""
 
     def __init__(self, mpi: Any, comm: Any):
         self._mpi, self._comm = mpi, comm
         self._several = mpi.Query_thread() == mpi.THREAD_MULTIPLE
-        self._aloft = 0
+        self._pending = 0
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def begin(self) -> None:
         """Count an exchange that has started."""
-        self._aloft += 1
+        self._pending += 1
         if self._thread is None and self._several:
             self._thread = threading.Thread(target=self._look, name="opstage MPI progress", daemon=True)
             self._thread.start()
@@ -122,8 +122,8 @@ class Progress:
 
     def end(self) -> None:
         """Count an exchange that has ended."""
-        self._aloft -= 1
-        if not self._aloft:
+        self._pending -= 1
+        if not self._pending:
             self._wanted.clear()
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 @final
-class MpiFabric:
+class MpiTransport:
     """All processes that were started together.
 
     timeout   seconds without incoming data after which all processes are asked for their state
@@ -169,7 +169,7 @@ class MpiFabric:
     waited    seconds spent waiting
     sent      the bytes sent
     left      how many runs have ended by an error, see `leave_run`
-    abandoned flights that nobody will wait for, whose memory is kept until they are over
+    abandoned exchanges that nobody will wait for, whose memory is kept until they are over
     """
 
     def __init__(self, timeout: float = 60.0):
@@ -189,8 +189,8 @@ class MpiFabric:
         self.timeout = timeout
         self.agreed, self.waited, self.sent = False, 0.0, 0
         self._number, self.left = 0, 0
-        self.abandoned: list[MpiFlight] = []
-        self._prepared: WeakSet[MpiFlight] = WeakSet()
+        self.abandoned: list[MpiExchange] = []
+        self._prepared: WeakSet[MpiExchange] = WeakSet()
         atexit.register(self._free)
         self._status = mpi.Status()
         here = list(self.hosts).count(self.hosts[self.process])
@@ -200,7 +200,7 @@ class MpiFabric:
         self._said = False
         self._hook = sys.excepthook
         sys.excepthook = self._unhandled
-        tell_in_child(self, MpiFabric._leave_to_parent)
+        tell_in_child(self, MpiTransport._leave_to_parent)
 
     def _leave_to_parent(self) -> None:
         """Take part in nothing in the child of a fork."""
@@ -208,38 +208,38 @@ class MpiFabric:
         sys.excepthook = self._hook
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
-        """See `Fabric.exchange`."""
+        """See `Transport.exchange`."""
         self.start(parts, room, called).wait()
 
-    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> MpiFlight:
-        """See `Fabric.start`."""
-        flight = MpiFlight(self, parts, called)
-        flight.once = True
-        flight.start(parts, room)
-        return flight
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> MpiExchange:
+        """See `Transport.start`."""
+        exchange = MpiExchange(self, parts, called)
+        exchange.once = True
+        exchange.start(parts, room)
+        return exchange
 
-    def prepared(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> MpiFlight:
+    def prepared(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> MpiExchange:
         """Return an exchange of vectors that stand where these do, which can be started again and again."""
-        flight = MpiFlight(self, parts, called)
-        self._prepared.add(flight)
-        return flight
+        exchange = MpiExchange(self, parts, called)
+        self._prepared.add(exchange)
+        return exchange
 
     def _free(self) -> None:
         """Drop all that is prepared, before MPI ends."""
-        for flight in [*self._prepared]:
-            flight.free()
+        for exchange in [*self._prepared]:
+            exchange.free()
 
-    def begin(self, flight: MpiFlight) -> int:
+    def begin(self, exchange: MpiExchange) -> int:
         """Begin the next exchange, and return the tag of its messages."""
         if self._refused is not None or self._control.heard is not None:
             self._require_no_failure()
         if self.abandoned:
             self.abandoned = [each for each in self.abandoned if not each.over]
-        self._number = flight.number = self._number + 1
-        self._control.now = flight.number, flight.called
+        self._number = exchange.number = self._number + 1
+        self._control.now = exchange.number, exchange.called
         if self._progress is not None:  # within a host, MPI needs no progress thread
             self._progress.begin()
-        return _LEFT * _checksum(flight.called) + self.left % _LEFT
+        return _LEFT * _checksum(exchange.called) + self.left % _LEFT
 
     def prepare_receive(self, out: Array, process: int) -> Any:
         """Return the request of a message that comes; it does not keep the memory."""
@@ -260,9 +260,9 @@ class MpiFabric:
         except self._mpi.Exception as error:
             raise self._lost(error) from None
 
-    def land(self, flight: MpiFlight, receives: Sequence[tuple[int, int, Any]], sends: Sequence[Any]) -> None:
+    def land(self, exchange: MpiExchange, receives: Sequence[tuple[int, int, Any]], sends: Sequence[Any]) -> None:
         """Wait until everything has come and is sent, and check that it belongs to this exchange."""
-        self._number, self._control.now = flight.number, (flight.number, flight.called)
+        self._number, self._control.now = exchange.number, (exchange.number, exchange.called)
         status = self._status
         try:
             for process, nbytes, request in receives:
@@ -272,8 +272,8 @@ class MpiFabric:
                 except self._mpi.Exception as error:
                     if error.Get_error_class() != self._mpi.ERR_TRUNCATE:
                         raise
-                if status.Get_tag() != flight.tag:
-                    raise self._elsewhere(process, status.Get_tag(), flight.tag)
+                if status.Get_tag() != exchange.tag:
+                    raise self._elsewhere(process, status.Get_tag(), exchange.tag)
                 if status.Get_count(self._mpi.BYTE) != nbytes:
                     raise self._of_another_size(process, status.Get_count(self._mpi.BYTE), nbytes)
             for request in sends:
@@ -291,7 +291,7 @@ class MpiFabric:
     # Waiting ----------------------------------------------------------------------------------------------------------
 
     def watch(self, done: Callable[[], bool], called: str) -> None:
-        """See `Fabric.watch`."""
+        """See `Transport.watch`."""
         self._control.now = self._number, called
         self._until(done, list)
 
@@ -325,7 +325,7 @@ class MpiFabric:
         self._require_no_failure()
 
     def leave_run(self, error: BaseException) -> None:
-        """See `Fabric.leave_run`."""
+        """See `Transport.leave_run`."""
         self.left += 1
         if isinstance(error, RankError) and self._refused is None:
             self._refused = error
@@ -340,7 +340,7 @@ class MpiFabric:
     # When another fails -----------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> bool:
-        """See `Fabric.fail`."""
+        """See `Transport.fail`."""
         if self._control.heard is not None or self._said:
             _note(1, "x")
             return self._said
@@ -359,7 +359,7 @@ class MpiFabric:
         self._mpi.COMM_WORLD.Abort(code)
 
     def wait_at_most(self, seconds: float) -> None:
-        """See `Fabric.wait_at_most`."""
+        """See `Transport.wait_at_most`."""
         self.timeout = seconds
 
     def _unhandled(self, kind: Any, error: BaseException, trace: Any) -> None:

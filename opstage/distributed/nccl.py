@@ -18,7 +18,7 @@ import numpy as np
 from ..ops.errors import RankError, UsageError
 from ..ops.host_arrays import Array
 from .processes import at_most
-from .transport import Fabric, Flight
+from .transport import PendingExchange, Transport
 
 _WELL, _GOING_ON = 0, 7  # ncclSuccess and ncclInProgress
 _NAME_BYTES = 256
@@ -40,13 +40,13 @@ class DeviceBytes:
 
 
 @final
-class NcclFabric:
+class NcclTransport:
     """The processes of the host transport `control`, each with a GPU; host data uses that transport.
 
     patience    seconds in which all processes must reach their first exchange
     """
 
-    def __init__(self, control: Fabric, patience: float, nccl: Any = None):
+    def __init__(self, control: Transport, patience: float, nccl: Any = None):
         """`nccl` is the module nccl.core, or a test double. Raises UsageError if it is missing."""
         self._control = control
         self._nccl = load() if nccl is None else nccl
@@ -91,31 +91,31 @@ class NcclFabric:
         self._control.sent = value
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
-        """See `Fabric.exchange`."""
+        """See `Transport.exchange`."""
         self._control.exchange(parts, room, called)
 
-    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
-        """See `Fabric.start`."""
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> PendingExchange:
+        """See `Transport.start`."""
         return self._control.start(parts, room, called)
 
     def watch(self, done: Callable[[], bool], called: str) -> None:
-        """See `Fabric.watch`."""
+        """See `Transport.watch`."""
         self._control.watch(done, called)
 
     def leave_run(self, error: BaseException) -> None:
-        """See `Fabric.leave_run`."""
+        """See `Transport.leave_run`."""
         self._control.leave_run(error)
 
     def fail(self, error: BaseException) -> bool:
-        """See `Fabric.fail`."""
+        """See `Transport.fail`."""
         return self._control.fail(error)
 
     def abort(self, code: int) -> None:
-        """See `Fabric.abort`."""
+        """See `Transport.abort`."""
         self._control.abort(code)
 
     def wait_at_most(self, seconds: float) -> None:
-        """See `Fabric.wait_at_most`."""
+        """See `Transport.wait_at_most`."""
         self._patience = seconds
         self._control.wait_at_most(seconds)
 
@@ -173,7 +173,7 @@ class NcclFabric:
     def begin_on_device(
         self, device: Any, number: int, parts: Mapping[int, Any], room: Mapping[int, Any], called: str
     ) -> None:
-        """See `DeviceFabric.begin_on_device`."""
+        """See `DeviceTransport.begin_on_device`."""
         nbytes = sum(each.size * each.dtype.itemsize for each in parts.values())
         if not device.notes:
             self.connect(device)
@@ -236,14 +236,14 @@ class NcclFabric:
 class Moving:
     """An exchange as side work: its buffers are those sent `to` processes, then those that `come` from processes."""
 
-    def __init__(self, fabric: NcclFabric, to: tuple[int, ...], come: tuple[int, ...], called: str, sent: int):
-        self._fabric, self._to, self._come, self.called, self.sent = fabric, to, come, called, sent
+    def __init__(self, transport: NcclTransport, to: tuple[int, ...], come: tuple[int, ...], called: str, sent: int):
+        self._transport, self._to, self._come, self.called, self.sent = transport, to, come, called, sent
 
     def __call__(self, stream: Any, places: Sequence[tuple[int, int]]) -> None:
         sends = list(zip(self._to, places))
         comes = list(zip(self._come, places[len(sends) :], strict=True))
         # both sides skip empty messages
-        self._fabric.move(
+        self._transport.move(
             stream,
             [(process, DeviceBytes(*place)) for process, place in sends if place[1]],
             [(process, DeviceBytes(*place)) for process, place in comes if place[1]],
@@ -271,13 +271,13 @@ def load() -> Any:
     return module
 
 
-_JOINED: list[tuple[Fabric, NcclFabric]] = []
+_JOINED: list[tuple[Transport, NcclTransport]] = []
 
 
-def on_gpus(control: Fabric, patience: float) -> NcclFabric:
+def on_gpus(control: Transport, patience: float) -> NcclTransport:
     """Return the transport between the GPUs of these processes, one per host transport."""
     for known, made in _JOINED:
         if known is control:
             return made
-    _JOINED.append((control, NcclFabric(control, patience)))
+    _JOINED.append((control, NcclTransport(control, patience)))
     return _JOINED[-1][1]

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple, final
 from ..ops.errors import UsageError
 from ..ops.mesh import Mesh, mesh_of
 from ..options import Options
-from .transport import ONE_PROCESS, Fabric
+from .transport import ONE_PROCESS, Transport
 
 _COUNTS = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -36,7 +36,7 @@ PATIENCE = 60.0
 """Seconds in which all processes must start, unless the variable of the option timeout overrides it."""
 
 _LOCAL = threading.local()
-_WORLD: list[Fabric] = []
+_WORLD: list[Transport] = []
 
 
 _JOINING = "srun --mpi=pmix (Open MPI) or srun --mpi=pmi2 (MPICH)"
@@ -86,40 +86,40 @@ def require_joined(mesh: Mesh, environ: Mapping[str, str] | None = None) -> None
         )
 
 
-def world() -> Fabric:
+def world() -> Transport:
     """Return the transport between the processes of this run, created on first use. Raises UsageError without
     mpi4py, and NotJoinedError if MPI knows of another number of processes than their launcher."""
-    here: Fabric | None = getattr(_LOCAL, "fabric", None)
+    here: Transport | None = getattr(_LOCAL, "transport", None)
     if here is not None:
         return here
     if not _WORLD:
         if launched()[1] == 1:
             return ONE_PROCESS
-        from .mpi import MpiFabric
+        from .mpi import MpiTransport
 
         said = os.environ.get("OPSTAGE_TIMEOUT")
         patience = PATIENCE if said is None else float(Options.from_env({"OPSTAGE_TIMEOUT": said}).timeout)
-        fabric, (process, processes) = MpiFabric(patience), launched()
-        if fabric.processes != processes:
+        transport, (process, processes) = MpiTransport(patience), launched()
+        if transport.processes != processes:
             raise NotJoinedError(
                 f"this is process {process} of {processes} by the variables of its launcher, but MPI knows of "
-                f"{fabric.processes}: they cannot meet; start them by the mpiexec of the same MPI, by opstage launch, "
-                f"or by {_JOINING}",
+                f"{transport.processes}: they cannot meet; start them by the mpiexec of the same MPI, by opstage "
+                f"launch, or by {_JOINING}",
                 speaks=process == 0,
             )
-        _WORLD.append(fabric)
+        _WORLD.append(transport)
     return _WORLD[0]
 
 
 @contextmanager
-def using(fabric: Fabric) -> Iterator[None]:
-    """Make this thread act as one of the processes that `fabric` connects: for tests."""
-    before = getattr(_LOCAL, "fabric", None)
-    _LOCAL.fabric = fabric
+def using(transport: Transport) -> Iterator[None]:
+    """Make this thread act as one of the processes that `transport` connects: for tests."""
+    before = getattr(_LOCAL, "transport", None)
+    _LOCAL.transport = transport
     try:
         yield
     finally:
-        _LOCAL.fabric = before
+        _LOCAL.transport = before
 
 
 def own_number(options: Options, seen: Callable[[], int]) -> int:
@@ -131,17 +131,18 @@ def own_number(options: Options, seen: Callable[[], int]) -> int:
     """
     if options.device != "cuda" or mesh_of(options.mesh).ranks == 1:
         return options.device_number
-    fabric = world()
-    host, count = fabric.hosts[fabric.process], 1 if fabric.processes == 1 else seen()
+    transport = world()
+    host, count = transport.hosts[transport.process], 1 if transport.processes == 1 else seen()
     if count <= 1:
         return 0
-    here = list(fabric.hosts).count(host)
+    here = list(transport.hosts).count(host)
     if here > count:
         raise UsageError(
-            f"{here} of {fabric.processes} processes are on {host}, where they see {count} GPUs, and on device 'cuda' "
-            f"each process of a mesh has a GPU of its own; start at most {count} there, each of which hosts more ranks"
+            f"{here} of {transport.processes} processes are on {host}, where they see {count} GPUs, and on device "
+            f"'cuda' each process of a mesh has a GPU of its own; start at most {count} there, each of which hosts "
+            "more ranks"
         )
-    return list(fabric.hosts[: fabric.process]).count(host)
+    return list(transport.hosts[: transport.process]).count(host)
 
 
 def require_hosted(mesh: Mesh, processes: int) -> int:
@@ -230,13 +231,13 @@ class Hosting(NamedTuple):
     """A mesh, and the processes that host its ranks."""
 
     mesh: Mesh
-    fabric: Fabric
+    transport: Transport
 
     @property
     def ranks(self) -> range:
         """The ranks hosted by this process."""
-        count = require_hosted(self.mesh, self.fabric.processes)
-        return range(self.fabric.process * count, (self.fabric.process + 1) * count)
+        count = require_hosted(self.mesh, self.transport.processes)
+        return range(self.transport.process * count, (self.transport.process + 1) * count)
 
     def along(self, axis: str) -> tuple[int, ...]:
         """Return the coordinates of hosted ranks along an axis."""
@@ -258,7 +259,7 @@ class Hosting(NamedTuple):
             spread: dict[int, list[int]] = {}
             for index, rank in enumerate(group):
                 spread.setdefault(rank // len(here), []).append(index)
-            own = {index: group[index] - here[0] for index in spread.pop(self.fabric.process)}
+            own = {index: group[index] - here[0] for index in spread.pop(self.transport.process)}
             made.append(RankGroup(len(group), own, {p: (indices[0], indices[-1] + 1) for p, indices in spread.items()}))
         return made
 

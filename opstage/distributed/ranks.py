@@ -37,7 +37,7 @@ from .buckets import JOINED, Bucket
 from .collectives import Crossing, own_part, within
 from .compiled_collectives import Prepared, apart
 from .processes import Hosting, require_hosted, require_joined, world
-from .transport import ONE_PROCESS, Fabric
+from .transport import ONE_PROCESS, Transport
 
 # The values of the ranks of a process ---------------------------------------------------------------------------------
 
@@ -124,14 +124,14 @@ ROWS = "data"
 
 @final
 class Ranks(BaseInterpreter[RankValues]):
-    """The ranks of a mesh that this process hosts, each on `inner`; all of them where `fabric` joins no other one.
+    """The ranks of a mesh that this process hosts, each on `inner`; all of them where `transport` joins no other one.
 
     lone    whether programs are compiled, and for one rank: the values outside of them are then its own
     """
 
     __slots__ = (
         "inner",
-        "fabric",
+        "transport",
         "hosted",
         "bucket",
         "_mesh",
@@ -146,15 +146,15 @@ class Ranks(BaseInterpreter[RankValues]):
         "_types",
     )
 
-    def __init__(self, inner: BaseInterpreter[Any], mesh: Mesh, fabric: Fabric = ONE_PROCESS, bucket: int = 0):
+    def __init__(self, inner: BaseInterpreter[Any], mesh: Mesh, transport: Transport = ONE_PROCESS, bucket: int = 0):
         """Gradients are summed over processes in buckets of so many bytes; 0: one by one, each waited for."""
         super().__init__(inner.dtype, inner.seed, inner.cursor)
         self.inner = inner
-        self.fabric = fabric
-        self._hosting = hosting = Hosting(mesh, fabric)
+        self.transport = transport
+        self._hosting = hosting = Hosting(mesh, transport)
         self.hosted = hosting.ranks
         self._crosses: dict[str, bool] = {}
-        self._crossing = Crossing(inner, fabric, len(self.hosted))
+        self._crossing = Crossing(inner, transport, len(self.hosted))
         compiles = getattr(inner, "on_ranks", None)
         self._programs: Any = None if compiles is None else compiles(hosting, bucket)
         self.lone = self._programs is not None and len(self.hosted) == 1
@@ -202,7 +202,7 @@ class Ranks(BaseInterpreter[RankValues]):
     def own_rows(self, count: int) -> npt.NDArray[np.int64] | None:
         """Which of the rows of a batch the ranks of this process take; None where it takes all, or must have all."""
         size = self._mesh.size(ROWS)
-        if self.fabric.processes == 1 or size == 1 or count % size:
+        if self.transport.processes == 1 or size == 1 or count % size:
             return None
         share = count // size
         places = sorted({self._mesh.coordinate(rank, ROWS) for rank in self.hosted})
@@ -258,7 +258,7 @@ class Ranks(BaseInterpreter[RankValues]):
         try:
             results: Values = self._programs.execute(program, refs, step)
         except BaseException as error:
-            self.fabric.leave_run(error)
+            self.transport.leave_run(error)
             raise
         return results if self.lone else tuple([RankValues(self, values) for values in results])
 
@@ -278,19 +278,19 @@ class Ranks(BaseInterpreter[RankValues]):
         try:
             return self.inner.execute_each(beneath, (), step)
         except BaseException as error:
-            self.fabric.leave_run(error)
+            self.transport.leave_run(error)
             raise
 
     def at(self, device: Any) -> Ranks:
         """The same ranks in the same program, on another device of the interpreter beneath."""
         inner: Any = self.inner
-        made = Ranks(inner.at(device), self._mesh, self.fabric, self.bucket)
+        made = Ranks(inner.at(device), self._mesh, self.transport, self.bucket)
         made.begin(self._types)
         return made
 
     def connect(self) -> None:
         """Join the GPUs of all processes, if they have some; all call it. Raises UsageError where they cannot be."""
-        join, device = getattr(self.fabric, "connect", None), getattr(self.inner, "device", None)
+        join, device = getattr(self.transport, "connect", None), getattr(self.inner, "device", None)
         if join is not None and device is not None:
             join(device)
 
@@ -452,11 +452,11 @@ def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any
     if not base.executes or mesh.ranks == 1:
         return base
     require_joined(mesh)
-    fabric = world()
-    if fabric.processes > 1 and options.use_gpu:
+    transport = world()
+    if transport.processes > 1 and options.use_gpu:
         from .nccl import on_gpus
 
-        require_hosted(mesh, fabric.processes)
-        fabric = on_gpus(fabric, options.timeout)
-    fabric.wait_at_most(options.timeout)
-    return Ranks(base, mesh, fabric, 0 if options.bucket == "0" else parse_bytes(options.bucket))
+        require_hosted(mesh, transport.processes)
+        transport = on_gpus(transport, options.timeout)
+    transport.wait_at_most(options.timeout)
+    return Ranks(base, mesh, transport, 0 if options.bucket == "0" else parse_bytes(options.bucket))

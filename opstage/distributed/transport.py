@@ -20,11 +20,11 @@ from ..ops.types import TensorType
 from ..threads import make_lock
 
 
-class Flight(Protocol):
-    """An exchange in flight."""
+class PendingExchange(Protocol):
+    """A pending exchange."""
 
     def wait(self) -> None:
-        """Wait until everything has arrived. Raises the errors of `Fabric.exchange`."""
+        """Wait until everything has arrived. Raises the errors of `Transport.exchange`."""
         ...
 
     def abandon(self) -> None:
@@ -32,7 +32,7 @@ class Flight(Protocol):
         ...
 
 
-class Fabric(Protocol):
+class Transport(Protocol):
     """The processes that host a mesh, with equally many ranks each, in the order of ranks.
 
     process     the number of this process, of `processes`
@@ -62,7 +62,7 @@ class Fabric(Protocol):
         """
         ...
 
-    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> PendingExchange:
         """Start an exchange, which continues while this process computes; `parts` must not be overwritten until it
         ends.
 
@@ -96,11 +96,11 @@ class Fabric(Protocol):
         ...
 
 
-class RepeatedFlight(Flight, Protocol):
+class RepeatedExchange(PendingExchange, Protocol):
     """An exchange of vectors that stand where they do, which is made again and again."""
 
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array]) -> None:
-        """Start it; see `Fabric.start`."""
+        """Start it; see `Transport.start`."""
         ...
 
     def free(self) -> None:
@@ -108,16 +108,16 @@ class RepeatedFlight(Flight, Protocol):
         ...
 
 
-class _Anew:
+class _FreshExchange:
     """An exchange that is made anew each time."""
 
-    def __init__(self, fabric: Fabric, called: str):
-        self._fabric, self._called = fabric, called
+    def __init__(self, transport: Transport, called: str):
+        self._transport, self._called = transport, called
 
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array]) -> None:
-        """See `RepeatedFlight.start`."""
-        flight = self._fabric.start(parts, room, self._called)
-        self.wait, self.abandon = flight.wait, flight.abandon
+        """See `RepeatedExchange.start`."""
+        pending = self._transport.start(parts, room, self._called)
+        self.wait, self.abandon = pending.wait, pending.abandon
 
     def free(self) -> None:
         """Do nothing, since nothing was prepared."""
@@ -126,19 +126,21 @@ class _Anew:
     abandon: Callable[[], None]
 
 
-def prepared(fabric: Fabric, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> RepeatedFlight:
+def prepared(
+    transport: Transport, parts: Mapping[int, Array], room: Mapping[int, Array], called: str
+) -> RepeatedExchange:
     """Return an exchange of vectors that stand where these do."""
-    prepare: Callable[..., RepeatedFlight] | None = getattr(fabric, "prepared", None)
-    return _Anew(fabric, called) if prepare is None else prepare(parts, room, called)
+    prepare: Callable[..., RepeatedExchange] | None = getattr(transport, "prepared", None)
+    return _FreshExchange(transport, called) if prepare is None else prepare(parts, room, called)
 
 
-class DeviceFabric(Protocol):
-    """A `Fabric` whose processes have a GPU each, and which moves bytes between GPU memories."""
+class DeviceTransport(Protocol):
+    """A `Transport` whose processes have a GPU each, and which moves bytes between GPU memories."""
 
     def begin_on_device(
         self, device: Any, number: int, parts: Mapping[int, Any], room: Mapping[int, Any], called: str
     ) -> None:
-        """Start an exchange of device buffers as side work with this number; see `Fabric.start`.
+        """Start an exchange of device buffers as side work with this number; see `Transport.start`.
 
         On a recording device it is recorded, and runs on replay. Raises UsageError if the processes cannot reach each
         other's GPUs.
@@ -161,7 +163,7 @@ class Alone:
         """Do nothing, since there are no other processes."""
         assert not parts and not room, called
 
-    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> PendingExchange:
         """Unreachable, since there are no other processes."""
         raise AssertionError(called)
 
@@ -194,15 +196,15 @@ class Silent:
     waited = 0.0
     sent = 0
 
-    def __init__(self, fabric: Fabric):
-        self.process, self.processes, self.hosts = fabric.process, fabric.processes, fabric.hosts
+    def __init__(self, transport: Transport):
+        self.process, self.processes, self.hosts = transport.process, transport.processes, transport.hosts
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
         """Receive zeros."""
         for out in room.values():
             out[...] = 0
 
-    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> PendingExchange:
         """Receive zeros, immediately."""
         self.exchange(parts, room, called)
         return self
@@ -254,7 +256,7 @@ _LOCK = make_lock()
 
 
 def handle_of(part: Any) -> int:
-    """Return a number that identifies a fabric, or an object that uses it, since static parameters are plain data."""
+    """Return a number for a transport or an object that uses one, since static parameters are plain data."""
     with _LOCK:
         found = next((number for number, known in _HANDLES.items() if known is part), None)
         if found is None:
@@ -301,15 +303,15 @@ def _shape(token: TensorType, *parts: TensorType, come: Any, **static: Any) -> t
     return (token, *[TensorType((size,), np.dtype(dtype)) for _, size, dtype in come])
 
 
-def _exchange(token: Array, *parts: Array, fabric: int, to: Any, come: Any, called: str) -> tuple[Array, ...]:
+def _exchange(token: Array, *parts: Array, transport: int, to: Any, come: Any, called: str) -> tuple[Array, ...]:
     room = {process: np.empty(size, dtype) for process, size, dtype in come}
-    _HANDLES[fabric].exchange(dict(zip(to, map(packed, parts), strict=True)), room, called)
+    _HANDLES[transport].exchange(dict(zip(to, map(packed, parts), strict=True)), room, called)
     return (np.array(token), *room.values())
 
 
-def _on_device(device: Any, parts: Any, fabric: int, to: Any, come: Any, called: str) -> tuple[int, tuple[Any, ...]]:
+def _on_device(device: Any, parts: Any, transport: int, to: Any, come: Any, called: str) -> tuple[int, tuple[Any, ...]]:
     """Start an exchange of device buffers; return its number and the buffers that it fills."""
-    engine = held_by(fabric)
+    engine = held_by(transport)
     if not hasattr(engine, "begin_on_device"):
         raise UsageError(
             f"no engine between processes reaches the memory of a GPU here, so {called} cannot be done on {device}"
@@ -335,61 +337,61 @@ The token of one exchange is an operand of the next, so that passes cannot reord
 """
 
 
-_FLYING: dict[int, tuple[Flight, tuple[Array, ...], tuple[Array, ...]]] = {}
+_PENDING: dict[int, tuple[PendingExchange, tuple[Array, ...], tuple[Array, ...]]] = {}
 
 
 def _started(token: TensorType, *parts: TensorType, **static: Any) -> tuple[TensorType, ...]:
     return token, token
 
 
-def _start(token: Array, *parts: Array, fabric: int, to: Any, come: Any, called: str) -> tuple[Array, ...]:
+def _start(token: Array, *parts: Array, transport: int, to: Any, come: Any, called: str) -> tuple[Array, ...]:
     # copied, since their memory may be overwritten before they are sent
-    return begin_exchange(token, *map(np.array, parts), fabric=fabric, to=to, come=come, called=called)
+    return begin_exchange(token, *map(np.array, parts), transport=transport, to=to, come=come, called=called)
 
 
-def begin_exchange(token: Array, *parts: Array, fabric: int, to: Any, come: Any, called: str) -> tuple[Array, Array]:
+def begin_exchange(token: Array, *parts: Array, transport: int, to: Any, come: Any, called: str) -> tuple[Array, Array]:
     """`exchange_start` on parts that are not overwritten until it ends."""
     room = tuple([np.empty(size, dtype) for _, size, dtype in come])
     sent = tuple(map(packed, parts))
     processes = [process for process, _, _ in come]
-    flight = _HANDLES[fabric].start(dict(zip(to, sent, strict=True)), dict(zip(processes, room)), called)
+    pending = _HANDLES[transport].start(dict(zip(to, sent, strict=True)), dict(zip(processes, room)), called)
     number = next(_NUMBERS)
-    _FLYING[number] = flight, room, sent
+    _PENDING[number] = pending, room, sent
     return token, np.array(number, token.dtype)
 
 
-_ALOFT: dict[Any, tuple[int, tuple[Any, ...], tuple[Any, ...]]] = {}
-"""Exchanges in flight between devices, by the memory of the placeholder tensor of each, which is never read."""
+_PENDING_ON_DEVICE: dict[Any, tuple[int, tuple[Any, ...], tuple[Any, ...]]] = {}
+"""Pending exchanges between devices, by the memory of the placeholder tensor of each, which is never read."""
 
 
 def _start_on_device(device: Any, types: Any, token: Any, *parts: Any, **static: Any) -> tuple[Any, ...]:
     number, room = _on_device(device, parts, **static)
-    flight = device.empty(types[1])
-    _ALOFT[flight.memory] = number, parts, room  # kept alive until it ends
-    return token, flight
+    pending = device.empty(types[1])
+    _PENDING_ON_DEVICE[pending.memory] = number, parts, room  # kept alive until it ends
+    return token, pending
 
 
 EXCHANGE_START = engine_op(
-    "exchange_start", ("token", "*parts"), _started, _start, _start_on_device, outputs=("token", "flight")
+    "exchange_start", ("token", "*parts"), _started, _start, _start_on_device, outputs=("token", "pending")
 )
-"""Starts an `exchange` that continues while the program runs; the flight is awaited once."""
+"""Starts an `exchange` that continues while the program runs; the pending exchange is awaited once."""
 
 
-def _arrived(token: TensorType, flight: TensorType, *, come: Any) -> tuple[TensorType, ...]:
+def _arrived(token: TensorType, pending: TensorType, *, come: Any) -> tuple[TensorType, ...]:
     return (token, *[TensorType((size,), np.dtype(dtype)) for _, size, dtype in come])
 
 
-def _wait(token: Array, flight: Array, *, come: Any) -> tuple[Array, ...]:
-    under_way, room, _ = _FLYING.pop(int(flight))
-    under_way.wait()
+def _wait(token: Array, pending: Array, *, come: Any) -> tuple[Array, ...]:
+    exchange, room, _ = _PENDING.pop(int(pending))
+    exchange.wait()
     return (np.array(token), *room)
 
 
-def _wait_on_device(device: Any, types: Any, token: Any, flight: Any, *, come: Any) -> tuple[Any, ...]:
-    number, parts, room = _ALOFT.pop(flight.memory)
+def _wait_on_device(device: Any, types: Any, token: Any, pending: Any, *, come: Any) -> tuple[Any, ...]:
+    number, parts, room = _PENDING_ON_DEVICE.pop(pending.memory)
     device.joined(number, *parts, *room)
     return (token, *room)
 
 
-EXCHANGE_WAIT = engine_op("exchange_wait", ("token", "flight"), _arrived, _wait, _wait_on_device, outputs=("token",))
+EXCHANGE_WAIT = engine_op("exchange_wait", ("token", "pending"), _arrived, _wait, _wait_on_device, outputs=("token",))
 """Ends an exchange and returns the received vectors."""

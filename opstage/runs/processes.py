@@ -19,7 +19,7 @@ import numpy as np
 
 from ..compiler.native.thread_pool import workers
 from ..distributed.processes import require_hosted
-from ..distributed.transport import Fabric
+from ..distributed.transport import Transport
 from ..ops.errors import UsageError
 from ..ops.mesh import Mesh, mesh_of
 from ..ops.readable_amounts import show_size
@@ -38,14 +38,14 @@ class DisagreementError(UsageError):
     """The processes of a run disagree; all processes raise this and end."""
 
 
-def agree(fabric: Fabric, document: Mapping[str, Any], error: str = "") -> None:
+def agree(transport: Transport, document: Mapping[str, Any], error: str = "") -> None:
     """Compare the work that the processes are about to start. All call this once, with an error instead if they have
     one.
 
     Raises DisagreementError, the same one on all.
     """
-    outcomes = gathered(fabric, {"error": error, "has": dict(document)})
-    fabric.agreed = True
+    outcomes = gathered(transport, {"error": error, "has": dict(document)})
+    transport.agreed = True
     failed = [(number, outcome["error"]) for number, outcome in enumerate(outcomes) if outcome["error"]]
     if failed:
         number, text = failed[0]
@@ -75,10 +75,10 @@ def fingerprint(task: Task, configuration: Configuration) -> dict[str, Any]:
     return has
 
 
-def require_processes(task: Task, fabric: Fabric) -> None:
+def require_processes(task: Task, transport: Transport) -> None:
     """Raise UsageError if these processes cannot host the mesh of a run."""
-    if fabric.processes > 1:
-        require_hosted(mesh_of(task.settings.options.mesh), fabric.processes)
+    if transport.processes > 1:
+        require_hosted(mesh_of(task.settings.options.mesh), transport.processes)
 
 
 def connect(task: Task) -> None:
@@ -89,23 +89,23 @@ def connect(task: Task) -> None:
         raise DisagreementError(str(error)) from error
 
 
-def told(fabric: Fabric, value: int) -> int:
+def told(transport: Transport, value: int) -> int:
     """Broadcast a number of process 0 to all processes; all wait for it."""
-    return int(gathered(fabric, value)[0])
+    return int(gathered(transport, value)[0])
 
 
 @contextmanager
-def written_together(fabric: Fabric) -> Iterator[None]:
+def written_together(transport: Transport) -> Iterator[None]:
     """A block after which all processes raise the error of process 0, which writes, if it had one."""
     error: UsageError | None = None
     try:
         yield
     except UsageError as failed:
-        if fabric.processes == 1:
+        if transport.processes == 1:
             raise
         error = failed
-    if fabric.processes > 1:
-        texts = [text for text in gathered(fabric, "" if error is None else str(error)) if text]
+    if transport.processes > 1:
+        texts = [text for text in gathered(transport, "" if error is None else str(error)) if text]
         if texts:
             raise DisagreementError(texts[0]) from error
 
@@ -114,18 +114,18 @@ def written_together(fabric: Fabric) -> Iterator[None]:
 class Voting:
     """A Saver that stops all processes after the same step once one of them was asked to; then `saver` saves."""
 
-    def __init__(self, saver: Saver | None, fabric: Fabric):
-        self._saver, self._fabric = saver, fabric
+    def __init__(self, saver: Saver | None, transport: Transport):
+        self._saver, self._transport = saver, transport
         self.asked = self._agreed = False
 
     def boundary(self, state: OptimizerState, position: Position) -> None:
         """Stop everywhere if any process was asked to."""
         if self._saver is not None:
             self._saver.boundary(state, position)
-        others = [process for process in range(self._fabric.processes) if process != self._fabric.process]
+        others = [process for process in range(self._transport.processes) if process != self._transport.process]
         mine = np.array([self.asked], np.int8)
         votes = {process: np.zeros(1, np.int8) for process in others}
-        self._fabric.exchange(dict.fromkeys(others, mine), votes, "the vote whether to stop")
+        self._transport.exchange(dict.fromkeys(others, mine), votes, "the vote whether to stop")
         if mine[0] or any(vote[0] for vote in votes.values()):
             self._agreed = True
             raise KeyboardInterrupt
@@ -157,16 +157,18 @@ class Voting:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM))
 
 
-def gathered(fabric: Fabric, document: Any) -> list[Any]:
+def gathered(transport: Transport, document: Any) -> list[Any]:
     """Return the documents of all processes, in their order."""
-    others = [process for process in range(fabric.processes) if process != fabric.process]
+    others = [process for process in range(transport.processes) if process != transport.process]
     text = np.frombuffer(json.dumps(document).encode(), np.uint8)
     sizes = {process: np.zeros(1, np.int64) for process in others}
-    fabric.exchange(dict.fromkeys(others, np.array([text.size], np.int64)), sizes, "what each process is about to do")
+    transport.exchange(
+        dict.fromkeys(others, np.array([text.size], np.int64)), sizes, "what each process is about to do"
+    )
     room = {process: np.zeros(int(size[0]), np.uint8) for process, size in sizes.items()}
-    fabric.exchange(dict.fromkeys(others, text), room, "what each process is about to do, in words")
-    room[fabric.process] = text
-    return [json.loads(room[process].tobytes()) for process in range(fabric.processes)]
+    transport.exchange(dict.fromkeys(others, text), room, "what each process is about to do, in words")
+    room[transport.process] = text
+    return [json.loads(room[process].tobytes()) for process in range(transport.processes)]
 
 
 def _digest(data: bytes) -> str:
@@ -208,12 +210,12 @@ class Processes:
     table   the shares of all, in the order of the processes; empty for one process, and before the first epoch
     """
 
-    def __init__(self, fabric: Fabric, mesh: Mesh):
-        self._fabric = fabric
-        count = mesh.ranks // fabric.processes
-        self._ranks = (fabric.process * count, (fabric.process + 1) * count - 1)
+    def __init__(self, transport: Transport, mesh: Mesh):
+        self._transport = transport
+        count = mesh.ranks // transport.processes
+        self._ranks = (transport.process * count, (transport.process + 1) * count - 1)
         self._seconds = 0.0
-        self._before = fabric.waited, fabric.sent
+        self._before = transport.waited, transport.sent
         self.table: Sequence[ProcessShare] = ()
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
@@ -222,12 +224,12 @@ class Processes:
     def epoch(self, result: EpochResult) -> None:
         """Gather the statistics; called by all processes for the same epoch."""
         self._seconds += result.seconds
-        waited, sent = self._fabric.waited - self._before[0], self._fabric.sent - self._before[1]
+        waited, sent = self._transport.waited - self._before[0], self._transport.sent - self._before[1]
         mine = [socket.gethostname(), *self._ranks, self._seconds, waited, sent]
         self.table = tuple(
             [
                 ProcessShare(number, host, (first, last), seconds, waited, sent)
-                for number, (host, first, last, seconds, waited, sent) in enumerate(gathered(self._fabric, mine))
+                for number, (host, first, last, seconds, waited, sent) in enumerate(gathered(self._transport, mine))
             ]
         )
 

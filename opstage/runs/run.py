@@ -70,9 +70,9 @@ def restore(
 ) -> tuple[Position, OptimizerState | None, int | None, int]:
     """Restore the checkpoint; return its position, the optimizer's state, lines of metrics.jsonl, and the run's
     epochs."""
-    fabric = world()
-    mapped = task.settings.options.zero > 0 or fabric.processes > 1
-    snapshot = checkpoint.load(folder, mapped=mapped, verify=fabric.process == 0)
+    transport = world()
+    mapped = task.settings.options.zero > 0 or transport.processes > 1
+    snapshot = checkpoint.load(folder, mapped=mapped, verify=transport.process == 0)
     held = Document(dict(snapshot.config), f"{folder}: the run's identity", "it is no checkpoint of a run")
     settings = held["settings"].object()
     for path, value in identity["settings"].items():
@@ -190,21 +190,21 @@ def run_task(
     measures = measures_of(task.model, settings.options)
     best = None if settings.run.out is None else settings.run.out / BEST
     callbacks = (*settings.callbacks.make(best), *callbacks)
-    fabric = world()
-    several, first = fabric.processes > 1, fabric.process == 0
+    transport = world()
+    several, first = transport.processes > 1, transport.process == 0
     of_best = [callback for callback in callbacks if isinstance(callback, BestCheckpoint)]
     for callback in of_best:
         callback.of_run, callback.writes = best, first
     require_callbacks(callbacks, task.trainer, measures, task.test_batches)
     start, state, lines = Position(), None, None
     if several:
-        require_processes(task, fabric)
-        agree(fabric, fingerprint(task, configuration))
+        require_processes(task, transport)
+        agree(transport, fingerprint(task, configuration))
         connect(task)
     with ExitStack() as stack:
         journal = keeper = None
         if not first:
-            word = told(fabric, 0)
+            word = told(transport, 0)
             if word == _GOES_ON:
                 assert settings.run.out is not None
                 start, state, _, epochs = restore(
@@ -214,7 +214,7 @@ def run_task(
             if word:  # all take part in a checkpoint, since each may hold shards, and all end if it cannot be written
                 keeper = _Keeper(task, None, {}, callbacks=callbacks)
         if first and several and settings.run.out is None:
-            told(fabric, 0)
+            told(transport, 0)
         if first and settings.run.out is not None:
             directory = stack.enter_context(_directory(settings, task, configuration, resume=resume))
             if resume and (said := other_version(directory.path)):
@@ -229,7 +229,7 @@ def run_task(
                     "restore it from a copy, or start a new run with another --out, in Python out="
                 )
             if several:
-                told(fabric, _GOES_ON if resume and whole else _BEGINS)
+                told(transport, _GOES_ON if resume and whole else _BEGINS)
             if resume and whole:
                 start, state, lines, epochs = restore(task, directory.path / CHECKPOINT, identity, callbacks)
                 if epochs != settings.run.epochs:
@@ -249,10 +249,10 @@ def run_task(
             watcher = stack.enter_context(watch(start.epoch * len(task.batches) + start.batch, task.steps))
         saver: Saver | None = keeper
         if several:
-            saver = voting = Voting(keeper, fabric)
+            saver = voting = Voting(keeper, transport)
             stack.enter_context(voting.heeding())
         following = _Following(journal)
-        processes = Processes(fabric, mesh_of(settings.options.mesh)) if several else None
+        processes = Processes(transport, mesh_of(settings.options.mesh)) if several else None
         if journal is not None:
             journal.processes = processes
         since = time.perf_counter()

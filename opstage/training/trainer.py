@@ -287,7 +287,7 @@ class ScalarTrainer(Renamed):
             result = self._executor.train_step(optimizer, state, batch, in_place=in_place, name=name)
         except BaseException as error:
             if type(held.interpreter) is Ranks and held.steps_taken == taken:  # the others may have taken it
-                held.interpreter.fabric.leave_run(error)
+                held.interpreter.transport.leave_run(error)
             raise
         self.last_metrics = result.metrics
         return result

@@ -82,7 +82,7 @@ def trained(**options: Any) -> tuple[list[float], list[bytes], int]:
         x, y = rng.standard_normal((8, 10)).astype("f"), rng.integers(0, 3, 8)
         losses.append(float(trainer.advance(rule, state, x, y).loss))
     ranks: Any = trainer._state.interpreter
-    return losses, [np.asarray(trainer.get_params()[name]).tobytes() for name in params], ranks.fabric.sent
+    return losses, [np.asarray(trainer.get_params()[name]).tobytes() for name in params], ranks.transport.sent
 
 
 @pytest.mark.parametrize("zero, bucket", [(0, "0"), (0, "1MiB"), (2, "600"), (3, "600"), (3, "1MiB")])
@@ -192,17 +192,17 @@ def test_a_process_takes_the_only_gpu_that_it_sees(
 def test_processes_number_their_gpus_host_by_host() -> None:
     options = Options(mesh="data=4", device="cuda")
     for process, number in enumerate((0, 0, 1, 1)):
-        fabric: Any = SimpleNamespace(process=process, processes=4, hosts=("a", "b", "a", "b"))
-        with using(fabric):
+        transport: Any = SimpleNamespace(process=process, processes=4, hosts=("a", "b", "a", "b"))
+        with using(transport):
             assert own_number(options, lambda: 2) == number
             assert own_number(options.replace(device="cuda:1"), lambda: 2) == 1
             assert own_number(options.replace(mesh=""), lambda: 2) == 0
 
 
 def test_an_engine_of_the_host_alone_moves_nothing_of_a_gpu() -> None:
-    def run(fabric: Any) -> str:
-        how = Options(mesh="data=2", device=f"cuda:{fabric.process}")
-        ops: Any = Ranks(make_interpreter(how), mesh_of("data=2"), fabric)
+    def run(transport: Any) -> str:
+        how = Options(mesh="data=2", device=f"cuda:{transport.process}")
+        ops: Any = Ranks(make_interpreter(how), mesh_of("data=2"), transport)
         with pytest.raises(UsageError, match="no engine between processes reaches the memory of a GPU"):
             ops.execute(lambda ops, x: (ops.all_reduce(ops.vary(x, axis="data"), axis="data"),), (ops.put(np.ones(3)),))
         return ""
@@ -211,8 +211,8 @@ def test_an_engine_of_the_host_alone_moves_nothing_of_a_gpu() -> None:
 
 
 def test_what_nccl_says_of_an_exchange_under_way_ends_the_wait() -> None:
-    nccl, fabric = Nccl(), SimpleNamespace(process=0, processes=1, hosts=("here",), watch=until)
-    joined: Any = engine.NcclFabric(fabric, 1.0, nccl)
+    nccl, transport = Nccl(), SimpleNamespace(process=0, processes=1, hosts=("here",), watch=until)
+    joined: Any = engine.NcclTransport(transport, 1.0, nccl)
     joined._communicator = nccl.Communicator(1, 0)
     joined._wait(iter([False, False, True]).__next__)
     nccl.failing = 6

@@ -37,9 +37,9 @@ def test_another_text_of_the_model_file_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_all_know_the_one_error(documents: Any, errors: Any, said: str) -> None:
-    def run(fabric: Threads) -> str:
+    def run(transport: Threads) -> str:
         try:
-            agree(fabric, documents[fabric.process], errors[fabric.process])
+            agree(transport, documents[transport.process], errors[transport.process])
         except DisagreementError as error:
             return str(error)
         return ""

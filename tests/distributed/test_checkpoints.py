@@ -69,9 +69,9 @@ def test_one_file_whatever_the_processes_keep(tmp_path: Path, zero: int, process
     trainer, state = stepped(mesh="data=4")
     checkpoint.save(tmp_path / "whole", checkpoint.take_snapshot(trainer, RULE, state))
 
-    def run(fabric: Any) -> None:
+    def run(transport: Any) -> None:
         trainer, state = stepped(mesh="data=4", zero=zero)
-        folder = tmp_path / "streamed" if getattr(fabric, "process", 0) == 0 else None
+        folder = tmp_path / "streamed" if getattr(transport, "process", 0) == 0 else None
         checkpoint.save(folder, unfetched(trainer, state))
 
     on_processes(processes, run) if processes > 1 else run(None)
@@ -98,13 +98,13 @@ def test_nobody_holds_all_tensors_to_write_them(tmp_path: Path, zero: int) -> No
     used = peak(lambda: checkpoint.save(tmp_path / "one", unfetched(trainer, state)))
     assert used < 6 * TENSOR < 3 * LAYERS * TENSOR
 
-    def run(fabric: Any) -> None:
+    def run(transport: Any) -> None:
         trainer, state = stepped(LAYERS, mesh="data=2", zero=zero)
-        world().exchange({1 - fabric.process: np.zeros(1)}, {1 - fabric.process: np.zeros(1)}, "meet")
-        if fabric.process == 0:
+        world().exchange({1 - transport.process: np.zeros(1)}, {1 - transport.process: np.zeros(1)}, "meet")
+        if transport.process == 0:
             tracemalloc.start()
-        world().exchange({1 - fabric.process: np.zeros(1)}, {1 - fabric.process: np.zeros(1)}, "meet again")
-        checkpoint.save(tmp_path / "two" if fabric.process == 0 else None, unfetched(trainer, state))
+        world().exchange({1 - transport.process: np.zeros(1)}, {1 - transport.process: np.zeros(1)}, "meet again")
+        checkpoint.save(tmp_path / "two" if transport.process == 0 else None, unfetched(trainer, state))
 
     try:
         on_processes(2, run)
@@ -119,20 +119,20 @@ def test_a_process_loads_the_parts_that_it_keeps(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, checkpoint.take_snapshot(trainer, RULE, state))
     expected = trainer.get_params()
     whole = 3 * LAYERS * TENSOR
-    trainers = on_processes(4, lambda fabric: trainer_of(LAYERS, mesh="data=4", zero=3))
+    trainers = on_processes(4, lambda transport: trainer_of(LAYERS, mesh="data=4", zero=3))
 
-    def load(fabric: Any) -> OptimizerState | None:
-        trainer = trainers[fabric.process]
-        return checkpoint.restore(trainer, checkpoint.load(tmp_path, mapped=True, verify=fabric.process == 0), RULE)
+    def load(transport: Any) -> OptimizerState | None:
+        trainer = trainers[transport.process]
+        return checkpoint.restore(trainer, checkpoint.load(tmp_path, mapped=True, verify=transport.process == 0), RULE)
 
     found: list[Any] = []
     assert peak(lambda: found.extend(on_processes(4, load))) < 1.3 * whole
 
-    def same(fabric: Any) -> None:
-        for param, value in zip(trainers[fabric.process].params, expected):
+    def same(transport: Any) -> None:
+        for param, value in zip(trainers[transport.process].params, expected):
             assert param.host is None
             np.testing.assert_array_equal(param.value, value)
-        for slots, others in zip(found[fabric.process].slots, state.slots):
+        for slots, others in zip(found[transport.process].slots, state.slots):
             np.testing.assert_array_equal(slots, others)
 
     on_processes(4, same)
@@ -172,11 +172,11 @@ def test_a_full_disk_is_the_error_of_all_processes_and_the_old_checkpoint_stays(
     checkpoint.save(tmp_path, unfetched(trainer, state))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def run(fabric: Any) -> str:
+    def run(transport: Any) -> str:
         trainer, state = stepped(mesh="data=2", zero=zero)
         trainer.advance(RULE, state, batch())
-        folder = tmp_path if fabric.process == 0 else None
-        with pytest.raises(DisagreementError) as caught, written_together(fabric):
+        folder = tmp_path if transport.process == 0 else None
+        with pytest.raises(DisagreementError) as caught, written_together(transport):
             checkpoint.save(folder, unfetched(trainer, state), disk=FullDisk(2 * TENSOR + 4096))
         trainer.advance(RULE, state, batch())  # all are at one place, and could go on
         return str(caught.value)

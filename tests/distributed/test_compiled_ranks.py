@@ -138,7 +138,7 @@ def stepped(ops: Any, p: Any, x: Any, g: Any) -> tuple[Any, Any]:
 def test_a_rank_s_result_that_is_written_over_an_input_is_that_ref_and_no_other_is() -> None:
     p, x = np.arange(4096, dtype=np.float32).reshape(512, 8), np.ones((4, 8), np.float32)
 
-    def run(fabric: Any) -> None:
+    def run(transport: Any) -> None:
         how = Options(mesh="data=2", backend="compiled")
         ops: Any = on_mesh(make_interpreter(how), how)
         g = np.full_like(p, 0.5)

@@ -13,7 +13,7 @@ from opstage.compiler.codegen.formulas import PRODUCTS
 from opstage.distributed import compiled_collectives as meeting
 from opstage.distributed.buckets import Bucket
 from opstage.distributed.compiled_collectives import Prepared
-from opstage.distributed.exchanges import Coming, Sum
+from opstage.distributed.exchanges import PendingVectors, Sum
 from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.cpu.plan import CpuPlan
 from opstage.interpreters.graph.rank_schedule import Begin, End
@@ -31,7 +31,7 @@ class Seen:
         self.orders: list[Sequence[Any]] = []
 
         def order(found: Any, lowered: Any, groups: Any, hosting: Any, bucket: int) -> None:
-            if hosting.fabric.process == 0:
+            if hosting.transport.process == 0:
                 self.orders.append(found)
 
         with patch.context() as here:
@@ -102,15 +102,15 @@ def test_a_parameter_in_parts_is_dropped_behind_its_reader(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_a_small_step_is_two_exchanges_of_what_its_targets_count_and_of_all_the_rest(backend: str) -> None:
-    def run(fabric: Threads) -> list[int]:
+    def run(transport: Threads) -> list[int]:
         said: list[str] = []
-        start = fabric.start
+        start = transport.start
 
         def counted(parts: Any, room: Any, called: str) -> Any:
             said.append(called.partition(" (")[0])
             return start(parts, room, called)
 
-        fabric.start = counted  # type: ignore[method-assign]
+        transport.start = counted  # type: ignore[method-assign]
         trained("mlp", "data=2", backend, bucket="1MiB", steps=3)
         return [len(said), len({*said})]
 
@@ -150,7 +150,7 @@ def test_parts_go_by_prepared_exchanges(monkeypatch: pytest.MonkeyPatch, zero: i
 
     monkeypatch.setattr(meeting, "_begin", general)
     sent: list[tuple[Any, Sequence[Any]]] = []
-    noting(monkeypatch, Coming, "joined", lambda made, this, process, members: sent.append((made, members)))
+    noting(monkeypatch, PendingVectors, "joined", lambda made, this, process, members: sent.append((made, members)))
     on_processes(2, lambda _: trained("mlp", "data=2", "compiled", zero=zero, bucket=bucket, steps=1))
     assert sent
     assert all(np.shares_memory(made, members[0]) for made, members in sent if len(members) == 1)

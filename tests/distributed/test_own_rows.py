@@ -88,7 +88,7 @@ def test_a_process_touches_the_rows_of_its_ranks_alone(mesh: str, processes: int
     ranks = Mesh.parse(mesh).ranks
     own, share = ranks // processes, BATCH // ranks
 
-    def run(fabric: Any) -> tuple[str, list[list[int]]]:
+    def run(transport: Any) -> tuple[str, list[list[int]]]:
         found = [Recording(array) for array in data()]
         views: list[Any] = [RowView(array) for array in found]  # type: ignore[arg-type]
         for array in found:
@@ -115,7 +115,7 @@ def test_whole_batches_and_own_rows_give_the_same_bits() -> None:
     """What a program of one's own passes to a step by itself, against what the loader cuts out."""
     x, y = data()
 
-    def run(fabric: Any, cut: bool) -> str:
+    def run(transport: Any, cut: bool) -> str:
         trainer = trainer_of("data=4")
         batches: Any = Loader(Dataset(("x", "y"), (x, y)), BATCH, seed=1, drop_last=True)
         for batch in (batches.own(trainer.own_rows) if cut else batches).epoch(0):
@@ -124,14 +124,14 @@ def test_whole_batches_and_own_rows_give_the_same_bits() -> None:
             trainer.step(0.1, *batch)
         return digest(trainer.get_params().values())
 
-    whole, cut = (on_processes(2, lambda fabric, cut=cut: run(fabric, cut)) for cut in (False, True))  # type: ignore[misc]
+    whole, cut = (on_processes(2, lambda transport, cut=cut: run(transport, cut)) for cut in (False, True))  # type: ignore[misc]
     assert whole == cut
 
 
 def test_what_ranks_do_not_share_out_is_read_whole() -> None:
     """A mesh without rows to share, rows that cannot be shared, a batch in parts."""
 
-    def run(fabric: Any) -> list[Any]:
+    def run(transport: Any) -> list[Any]:
         parts = opstage.scalar_trainer(loss, {"w": np.zeros((3, 5))}, options=Options(mesh="data=2"), accumulate=2)
         return [trainer_of("model=2").own_rows(12), trainer_of("data=2").own_rows(7), parts.own_rows(12)]
 
@@ -139,11 +139,11 @@ def test_what_ranks_do_not_share_out_is_read_whole() -> None:
 
 
 def test_rows_of_others_are_never_made_up() -> None:
-    def run(fabric: Any) -> None:
+    def run(transport: Any) -> None:
         trainer = trainer_of("data=2")
         x, y = data()
         (batch,) = Loader(Dataset(("x", "y"), (x[:4], y[:4])), 4, shuffle=False).own(trainer.own_rows).epoch(0)
-        first = 2 * fabric.process
+        first = 2 * transport.process
         np.testing.assert_array_equal(batch[0].part(first, first + 2), x[first : first + 2])
         asks: list[Callable[[], Any]] = [
             lambda: np.asarray(batch[0]),
@@ -182,7 +182,7 @@ def test_files(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> No
             return Dataset(("x", "y"), (found["x"], found["y"].astype(np.int64)))
 
     alone = trained(dataset(), "data=4")
-    assert on_processes(2, lambda fabric: trained(dataset(), "data=4")) == [alone] * 2
+    assert on_processes(2, lambda transport: trained(dataset(), "data=4")) == [alone] * 2
 
 
 def test_a_run_goes_on_in_the_middle_of_an_epoch_on_another_mesh(tmp_path: Path) -> None:
@@ -206,13 +206,13 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_on_another_mesh(tmp_path: Path)
 
     trainer_here: list[ScalarTrainer] = []
 
-    def begin(fabric: Any) -> Any:
+    def begin(transport: Any) -> Any:
         trainer = trainer_of("data=4")
         stop = Stop(6)
-        if fabric.process == 0:
+        if transport.process == 0:
             trainer_here.append(trainer)
         try:
-            fit(trainer, adam, batches, batches, metrics, epochs=3, saver=stop if fabric.process == 0 else Stop(6))
+            fit(trainer, adam, batches, batches, metrics, epochs=3, saver=stop if transport.process == 0 else Stop(6))
         except KeyboardInterrupt:
             return getattr(stop, "snapshot", None)
         raise AssertionError
@@ -220,7 +220,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_on_another_mesh(tmp_path: Path)
     snapshot = on_processes(2, begin)[0]
     assert (snapshot.position.epoch, snapshot.position.batch) == (1, 1)
 
-    def go_on(fabric: Any) -> str:
+    def go_on(transport: Any) -> str:
         trainer = trainer_of("data=6")
         state = checkpoint.restore(trainer, snapshot, adam)
         fit(trainer, adam, batches, batches, metrics, epochs=3, state=state, start=snapshot.position)

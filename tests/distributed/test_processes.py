@@ -46,7 +46,7 @@ def test_a_collective_has_the_bits_of_one_process(case: Case, mesh: str) -> None
     for backend in ("eager", "compiled") if mesh == "data=4" else ("eager",):
         alone = found(case, mesh, "float32", backend)
         for count in [n for n in (2, 3, 4, 6) if Mesh.parse(mesh).ranks % n == 0]:
-            spread = on_processes(count, lambda fabric, b=backend: found(case, mesh, "float32", b))  # type: ignore[misc]
+            spread = on_processes(count, lambda transport, b=backend: found(case, mesh, "float32", b))  # type: ignore[misc]
             assert [each for part in spread for each in part] == alone, (backend, count)
 
 
@@ -89,7 +89,7 @@ def on_one(name: str, mesh: str, backend: str = "eager") -> tuple[list[float], s
 def test_training_has_the_bits_of_one_process(name: str, mesh: str, backend: str) -> None:
     alone = on_one(name, mesh, backend)
     count = 2 if mesh != "data=6" else 3
-    assert on_processes(count, lambda fabric: trained(name, mesh, backend)) == [alone] * count
+    assert on_processes(count, lambda transport: trained(name, mesh, backend)) == [alone] * count
 
 
 @pytest.mark.parametrize("mesh", ["data=4", "data=2,model=2", "model=2,data=2"])
@@ -97,7 +97,7 @@ def test_parts_on_several_processes_have_the_bits_of_what_is_whole_on_one(mesh: 
     name = "gpt" if "model" in mesh else "mlp"
     alone = on_one(name, mesh)
     for zero in (2, 3):
-        assert on_processes(2, lambda fabric, zero=zero: trained(name, mesh, zero=zero)) == [alone] * 2  # type: ignore[misc]
+        assert on_processes(2, lambda transport, zero=zero: trained(name, mesh, zero=zero)) == [alone] * 2  # type: ignore[misc]
 
 
 BUCKETED = (
@@ -130,12 +130,12 @@ def test_a_bucket_of_any_size_has_the_same_bits(name: str, mesh: str, backend: s
 
 
 def test_the_bytes_of_a_sum_are_those_of_a_ring() -> None:
-    def sent(fabric: Threads) -> int:
+    def sent(transport: Threads) -> int:
         how = Options(mesh="data=4")
         ops: Any = on_mesh(make_interpreter(how), how)
         x = ops.put(np.ones(1 << 16, np.float32))
         ops.execute(lambda o, x: (o.all_reduce(x, axis="data"),), (x,))
-        return fabric.sent
+        return transport.sent
 
     nbytes = 4 << 16
     assert on_processes(4, sent) == [2 * nbytes * 3 // 4] * 4

@@ -35,9 +35,9 @@ def holds(case: Drawn) -> None:
     alone = trained(case, 0, "0")
     for processes, zero, bucket in case.spread:
 
-        def run(fabric: Threads, zero: int = zero, bucket: str = bucket) -> list[bytes]:
+        def run(transport: Threads, zero: int = zero, bucket: str = bucket) -> list[bytes]:
             made = trained(case, zero, bucket)
-            assert fabric.left() == 0, "exchanges that nobody waits for"
+            assert transport.left() == 0, "exchanges that nobody waits for"
             return made
 
         assert on_processes(processes, run) == [alone] * processes, (case, processes, zero, bucket)

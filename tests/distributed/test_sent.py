@@ -48,13 +48,13 @@ def test_a_step_sends_what_is_predicted(name: str, mesh: str, counts: tuple[int,
     def trainer_of() -> Any:
         return opstage.scalar_trainer(made.loss, init.build(made.init, seed=0), *made.batch, options=how)
 
-    def run(fabric: Threads) -> list[int]:
+    def run(transport: Threads) -> list[int]:
         trainer = trainer_of()
         state, sent = trainer.init_optim(RULE), []
         for _ in range(2):
-            before = fabric.sent
+            before = transport.sent
             trainer.advance(RULE, state, *batch)
-            sent.append(fabric.sent - before)
+            sent.append(transport.sent - before)
         return sent
 
     specs = [Spec(each.shape, "int64" if each.dtype.kind == "i" else None) for each in batch]
@@ -70,10 +70,10 @@ def test_a_step_sends_what_is_predicted(name: str, mesh: str, counts: tuple[int,
 
 
 def test_each_process_tells_its_share() -> None:
-    def run(fabric: Threads) -> Any:
-        shares = Processes(fabric, Mesh.parse("data=4"))
+    def run(transport: Threads) -> Any:
+        shares = Processes(transport, Mesh.parse("data=4"))
         for epoch in range(2):
-            shares.epoch(EpochResult(epoch, 1.0, {}, 2.0 + fabric.process, 10))
+            shares.epoch(EpochResult(epoch, 1.0, {}, 2.0 + transport.process, 10))
         return shares.lines(), shares.data()
 
     (lines, data), other = on_processes(2, run)
@@ -87,7 +87,7 @@ def test_each_process_tells_its_share() -> None:
 def test_the_journal_and_the_report_have_a_table(tmp_path: Path) -> None:
     out = tmp_path / "run"
 
-    def run(fabric: Threads) -> Any:
+    def run(transport: Threads) -> Any:
         words = {
             "run": {"out": out, "epochs": 1, "plot": False},
             "options": {"mesh": "data=2"},

@@ -16,11 +16,11 @@ PATIENCE = 120.0
 
 
 class Threads:
-    """A `Fabric`. An exchange that another thread calls otherwise is an AssertionError."""
+    """A `Transport`. An exchange that another thread calls otherwise is an AssertionError."""
 
     def __init__(self, process: int, processes: int, lines: Mapping[tuple[int, int], Any]):
         self.process, self.processes, self._lines = process, processes, lines
-        self._flying: list[Flight] = []
+        self._pending: list[PendingExchange] = []
         self.sent = 0
         self.waited = 0.0
         self.agreed = False
@@ -29,17 +29,17 @@ class Threads:
     def exchange(self, parts: Mapping[int, Any], room: Mapping[int, Any], called: str) -> None:
         self.start(parts, room, called).wait()
 
-    def start(self, parts: Mapping[int, Any], room: Mapping[int, Any], called: str) -> Flight:
+    def start(self, parts: Mapping[int, Any], room: Mapping[int, Any], called: str) -> PendingExchange:
         for to, part in parts.items():
             self._lines[self.process, to].put((called, np.array(part)))
             self.sent += part.nbytes
-        self._flying.append(Flight(self, room, called))
-        return self._flying[-1]
+        self._pending.append(PendingExchange(self, room, called))
+        return self._pending[-1]
 
-    def land(self, flight: Flight) -> None:
-        """Fill the room of a flight, after those of all that were begun before."""
-        while not flight.over:
-            first = self._flying.pop(0)
+    def land(self, pending: PendingExchange) -> None:
+        """Fill the room of a pending, after those of all that were begun before."""
+        while not pending.over:
+            first = self._pending.pop(0)
             for come, out in first.room.items():
                 name, part = self._lines[come, self.process].get(timeout=PATIENCE)
                 assert name == first.called, (name, first.called)
@@ -49,7 +49,7 @@ class Threads:
 
     def left(self) -> int:
         """How many exchanges were begun that nobody has waited for."""
-        return len(self._flying)
+        return len(self._pending)
 
     def watch(self, done: Callable[[], bool], called: str) -> None:
         while not done():
@@ -68,14 +68,14 @@ class Threads:
         pass
 
 
-class Flight:
+class PendingExchange:
     """An exchange under way: nothing of it has come until somebody waits."""
 
-    def __init__(self, fabric: Threads, room: Mapping[int, Any], called: str):
-        self._fabric, self.room, self.called, self.over = fabric, room, called, False
+    def __init__(self, transport: Threads, room: Mapping[int, Any], called: str):
+        self._transport, self.room, self.called, self.over = transport, room, called, False
 
     def wait(self) -> None:
-        self._fabric.land(self)
+        self._transport.land(self)
 
     def abandon(self) -> None:
         pass
@@ -88,10 +88,10 @@ def on_processes(count: int, run: Callable[[Threads], T]) -> list[T]:
     errors: list[BaseException] = []
 
     def one(process: int) -> None:
-        fabric = Threads(process, count, lines)
+        transport = Threads(process, count, lines)
         try:
-            with using(fabric):
-                results[process] = run(fabric)
+            with using(transport):
+                results[process] = run(transport)
         except BaseException as error:
             errors.append(error)
 

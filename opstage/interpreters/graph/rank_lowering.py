@@ -66,7 +66,7 @@ def host(
 class _Hosting:
     def __init__(self, lowered: Lowered, groups: Sequence[FusionGroup], given: Sequence[RankInput], ranks: Ranks):
         self._lowered, self._groups, self._given, self._ranks = lowered, groups, given, ranks
-        self._mesh = Hosting(ranks.mesh, ranks.fabric)
+        self._mesh = Hosting(ranks.mesh, ranks.transport)
         self._count = len(ranks.hosted)
         self._same: Alike = (0,) * self._count
         self._alike = {slot: each.alike for slot, each in zip(lowered.body.inputs, given, strict=True)}
@@ -77,7 +77,7 @@ class _Hosting:
         self._roots: dict[tuple[int, int], tuple[int, int]] = {}  # (root, rank) -> (new root, offset in it)
         self._slots: dict[tuple[int, int], int] = {}
         self._literals: dict[int, int] = {}
-        self._flights: dict[int, tuple[int, tuple[int, ...], Joint]] = {}
+        self._pending: dict[int, tuple[int, tuple[int, ...], Joint]] = {}
         self._looped: set[int] = set()  # slots that loops write, which can write anywhere
         self._shared: set[tuple[int, int]] = set()  # (root, rank) whose memory is a part of a shared tensor
         self._inputs: list[int] = []
@@ -315,14 +315,14 @@ class _Hosting:
             operands = tuple([self._slot(e.inputs[0], rank) for e in calls for rank in range(self._count)])
             types = [lowered.types[e.inputs[0]] for e in calls]
             joint_call = joint([(e.primitive, e.static, t, firsts(self._of(*e.outputs))) for e, t in zip(calls, types)])
-        flight = self._new.fresh((), TensorType((), INT64))
-        self._flights[last.outputs[0]] = flight, operands, joint_call
+        pending = self._new.fresh((), TensorType((), INT64))
+        self._pending[last.outputs[0]] = pending, operands, joint_call
         static = {"ranks": handle_of(self._ranks), "calls": joint_call}
-        self._add(last._replace(primitive=MEET_BEGIN, static=static, inputs=operands, outputs=(flight,)), None)
+        self._add(last._replace(primitive=MEET_BEGIN, static=static, inputs=operands, outputs=(pending,)), None)
 
     def _end(self, calls: Calls) -> None:
         (*_, last) = calls
-        flight, operands, joint_call = self._flights.pop(last.outputs[0])
+        pending, operands, joint_call = self._pending.pop(last.outputs[0])
         copies: list[tuple[Equation, int, int]] = []
         if self._joins(calls):
             outputs = self._cut(calls, copies)
@@ -331,7 +331,7 @@ class _Hosting:
                 [self._own(out, rank) for e in calls for out in e.outputs for rank in firsts(self._of(out))]
             )
         made = last._replace(
-            primitive=MEET_END, static={"calls": joint_call}, inputs=(flight, *operands), outputs=outputs
+            primitive=MEET_END, static={"calls": joint_call}, inputs=(pending, *operands), outputs=outputs
         )
         self._add(made, None)
         for copy in copies:

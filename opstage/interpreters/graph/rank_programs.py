@@ -15,7 +15,7 @@ from ...compiler.codegen.lowering import Lowered
 from ...distributed.compiled_collectives import abandon
 from ...distributed.processes import Hosting
 from ...distributed.ranks import Parts, Ranks, RankValues
-from ...distributed.transport import EXCHANGE_START, Fabric, Silent, begin_exchange
+from ...distributed.transport import EXCHANGE_START, Silent, Transport, begin_exchange
 from ...ops.dispatch import Cursor
 from ...ops.host_arrays import Array
 from ...ops.mesh import Mesh
@@ -82,7 +82,7 @@ class RankTarget(Protocol):
         """Return the executor of the program of several ranks."""
         ...
 
-    def begin_run(self, fabric: Fabric, called: str, executor: Executable[Any]) -> None:
+    def begin_run(self, transport: Transport, called: str, executor: Executable[Any]) -> None:
         """Begin a run of an executor, on all processes."""
         ...
 
@@ -110,7 +110,7 @@ class CpuRanks:
         """See `RankTarget.executor`."""
         return CpuExecutor(graph, self._options, donated, self._scratch, hosted, failed)
 
-    def begin_run(self, fabric: Fabric, called: str, executor: Executable[Any]) -> None:
+    def begin_run(self, transport: Transport, called: str, executor: Executable[Any]) -> None:
         """See `RankTarget.begin_run`."""
 
 
@@ -206,7 +206,7 @@ class RankExecutor:
         self, executor: Executable[Any], inputs: Sequence[Any], step: int, free: Collection[int]
     ) -> tuple[tuple[Any, ...], Finish]:
         abandon(self._ranks)  # if a run was interrupted at just the wrong moment
-        self._target.begin_run(self._hosting.fabric, self._called, executor)
+        self._target.begin_run(self._hosting.transport, self._called, executor)
         try:
             return executor.start(inputs, step, free)
         except BaseException:
@@ -237,8 +237,8 @@ class RankExecutor:
 
     def _raise(self, given: tuple[RankInput, ...], inputs: Sequence[Any], step: int) -> None:
         """Rerun op by op to raise the error. Other processes do not take part; they are notified of the error."""
-        mesh, fabric = self._hosting
-        ranks = Ranks(self._target.prompt(), mesh, Silent(fabric))
+        mesh, transport = self._hosting
+        ranks = Ranks(self._target.prompt(), mesh, Silent(transport))
         coming = iter(inputs)
         refs = []
         for each, type_ in zip(given, self.graph.body.input_types):

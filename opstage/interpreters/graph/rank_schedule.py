@@ -75,7 +75,7 @@ def overlapped(lowered: Lowered, groups: Sequence[FusionGroup], hosting: Hosting
 
     The order is unchanged if `bucket` is 0 or all ranks are in one process.
     """
-    if not bucket or hosting.fabric.processes == 1:
+    if not bucket or hosting.transport.processes == 1:
         return list(groups)
     return _Overlap(lowered, groups, hosting, bucket).order()
 

@@ -69,12 +69,12 @@ class Linked:
         self.moving = {slot: i for i, slot in enumerate([*plan.lowered.body.inputs, *plan.results])}
         self._inner: dict[int, tuple[Linked, ...]] = {}
         self._places: dict[int, _Place] = {}
-        self._ends: dict[int, tuple[int, ...]] = {}  # by flight, the results of its end, if all are stored
+        self._ends: dict[int, tuple[int, ...]] = {}  # by pending exchange, the results of its end, if all are stored
         for step in plan.steps:
             if isinstance(step, HostStep) and step.equation.primitive is MEET_END:
-                (flight, *_), outputs = step.equation.inputs, step.equation.outputs
+                (pending, *_), outputs = step.equation.inputs, step.equation.outputs
                 if all(map(self._is_stored, outputs)):
-                    self._ends[flight] = outputs
+                    self._ends[pending] = outputs
         self._link()
 
     # Addresses ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from ....compiler.gpu.buffer import DeviceBuffer, Memory
 from ....compiler.gpu.device import Device, require_own_process
 from ....compiler.gpu.launches import Call, Script
 from ....distributed.processes import Hosting
-from ....distributed.transport import Fabric
+from ....distributed.transport import Transport
 from ....ops.body import Body
 from ....ops.errors import UsageError
 from ....ops.host_arrays import to_wire
@@ -427,9 +427,9 @@ class CudaRanks:
         """See `RankTarget.executor`."""
         return CudaExecutor(graph, self._eager, self._options, donated, self._scratch, self._waiting, hosted, failed)
 
-    def begin_run(self, fabric: Fabric, called: str, executor: Executable[Any]) -> None:
+    def begin_run(self, transport: Transport, called: str, executor: Executable[Any]) -> None:
         """See `RankTarget.begin_run`."""
-        begin = getattr(fabric, "begin_run", None)
+        begin = getattr(transport, "begin_run", None)
         if begin is not None:
             assert isinstance(executor, CudaExecutor)
             begin(self._eager.device, called, executor.plan.sent)
