@@ -10,7 +10,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import data, debug, init, models, optim
-    from .api import check, hessian, hvp, jacobian, jvp, per_sample_gradients, run, trim, value_and_grad, vjp, vmap
+    from .api import (
+        check,
+        empty_cache,
+        hessian,
+        hvp,
+        jacobian,
+        jvp,
+        per_sample_gradients,
+        run,
+        value_and_grad,
+        vjp,
+        vmap,
+    )
     from .compilation import CompiledOut, CompiledScalar, compile, record
     from .init import Declaration
     from .interpreters.registry import register_interpreter
@@ -93,6 +105,7 @@ __all__ = [
     "data",
     "debug",
     "derived",
+    "empty_cache",
     "fit",
     "hessian",
     "hvp",
@@ -112,7 +125,6 @@ __all__ = [
     "scalar_trainer",
     "shapes",
     "transform",
-    "trim",
     "value_and_grad",
     "vjp",
     "vmap",
@@ -120,7 +132,7 @@ __all__ = [
 
 # A name is imported when it is first used: so `opstage` heeds Ctrl-C before NumPy is there, and --help needs no model.
 _HOMES = {
-    ".api": "check hessian hvp jacobian jvp per_sample_gradients run trim value_and_grad vjp vmap",
+    ".api": "check empty_cache hessian hvp jacobian jvp per_sample_gradients run trim value_and_grad vjp vmap",
     ".verification": "bounds",
     ".compilation": "CompiledOut CompiledScalar compile record",
     ".runs.fit": "fit",

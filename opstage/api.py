@@ -12,8 +12,9 @@ from functools import partial, wraps
 from typing import Any
 
 import numpy as np
+from typing_extensions import deprecated
 
-from .interpreters.registry import shared_interpreter, trim_shared
+from .interpreters.registry import empty_shared_caches, shared_interpreter
 from .interpreters.shape_check.check import check_base_program, unusable, with_captured
 from .interpreters.shape_check.report import Report
 from .ops import transform
@@ -161,13 +162,20 @@ def hvp(
     return execute(hvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
 
 
-def trim() -> None:
-    """Return to the system the memory that `run`, `value_and_grad` and similar functions keep between calls.
+def empty_cache() -> None:
+    """Release the memory that `run`, `value_and_grad` and similar functions cache between calls.
 
-    With backend "compiled" they keep, for each set of options, an arena as large as the largest program needed.
-    Compiled code is kept. A trainer, a session and the result of `compile` each have their own `trim`.
+    With backend "compiled" they cache, for each set of options, an arena as large as the largest program needed.
+    Compiled code stays. A trainer, a session and the result of `compile` each have their own `empty_cache`. PyTorch:
+    torch.cuda.empty_cache.
     """
-    trim_shared()
+    empty_shared_caches()
+
+
+@deprecated("opstage.trim is now opstage.empty_cache")
+def trim() -> None:
+    """Do what `empty_cache` does, under its old name."""
+    empty_cache()
 
 
 def check(
@@ -486,13 +494,13 @@ _ALONE = next(_counted(lambda value: value, (np.empty(0),)))[1]
 
 __all__ = [
     "check",
+    "empty_cache",
     "hessian",
     "hvp",
     "jacobian",
     "jvp",
     "per_sample_gradients",
     "run",
-    "trim",
     "value_and_grad",
     "vjp",
     "vmap",

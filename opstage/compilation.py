@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
-from typing_extensions import override
+from typing_extensions import deprecated, override
 
 from .api import (
     BaseFunction,
@@ -150,9 +150,14 @@ class _Compiled(Renamed):
         result: tuple[Any, Any] = self._call("jvp", jvp_base(self._program), tuple(args), tangents=tuple(tangents))
         return result
 
+    def empty_cache(self) -> None:
+        """Release the memory that is cached between calls; compiled code stays."""
+        self._interpreter.empty_cache()
+
+    @deprecated("CompiledOut.trim is now CompiledOut.empty_cache")
     def trim(self) -> None:
-        """Return the memory that is kept between calls to the system; compiled code is kept."""
-        self._interpreter.trim()
+        """Do what `empty_cache` does, under its old name."""
+        self.empty_cache()
 
     def _call(self, method: str, base: BaseFunction, args: tuple[Any, ...], **extra: Any) -> Any:
         """The result of `base(ops, *args)`, or of `base(ops, args, tree)` with an `extra` tree, on the host."""

@@ -247,8 +247,8 @@ class Ranks(BaseInterpreter[RankValues]):
         self.inner.raise_pending()
 
     @override
-    def trim(self) -> None:
-        self.inner.trim()
+    def empty_cache(self) -> None:
+        self.inner.empty_cache()
 
     @override
     def execute(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:

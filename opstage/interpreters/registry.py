@@ -116,10 +116,10 @@ def shared_interpreter(options: Options) -> BaseInterpreter[Any]:
     return _shared(options) if options.backend == "compiled" else make_interpreter(options)
 
 
-def trim_shared() -> None:
-    """Make all of those return memory that they keep for reuse to the system."""
+def empty_shared_caches() -> None:
+    """Make all of those release the memory that they cache."""
     for interpreter in list(_SHARED):
-        interpreter.trim()
+        interpreter.empty_cache()
 
 
 def _load(entry: EntryPoint) -> Factory:

@@ -26,7 +26,7 @@ class _WithMoments(Optimizer):
 
     elementwise = True
 
-    kept = 2
+    num_slots = 2
     _decoupled: ClassVar[bool]
 
     lr: Rate = 1e-3
@@ -141,7 +141,7 @@ class Rmsprop(Optimizer):
 
     elementwise = True
 
-    kept = 1
+    num_slots = 1
 
     lr: Rate = 1e-2
     _: KW_ONLY
@@ -172,7 +172,7 @@ class Adadelta(Optimizer):
 
     elementwise = True
 
-    kept = 2
+    num_slots = 2
 
     lr: Rate = 1.0
     _: KW_ONLY

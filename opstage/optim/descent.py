@@ -45,7 +45,7 @@ class _WithVelocity(Optimizer):
 
     elementwise = True
 
-    kept = 1
+    num_slots = 1
     _looks_ahead: ClassVar[bool]
 
     lr: Rate = 1e-3

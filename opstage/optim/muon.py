@@ -37,7 +37,7 @@ class Muon(Optimizer):
         UsageError: a number out of bounds.
     """
 
-    kept = 1
+    num_slots = 1
 
     lr: Rate = 1e-3
     _: KW_ONLY

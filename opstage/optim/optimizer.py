@@ -7,6 +7,7 @@ definition runs eagerly, in a compiled step and on a device.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -14,6 +15,8 @@ from fractions import Fraction
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias, final
+
+from typing_extensions import deprecated
 
 from ..compiler.codegen.composites import Expander
 from ..ops.errors import UsageError, nearest
@@ -83,15 +86,27 @@ def peaking(owner: str, rate: Rate, to: Any) -> Rate:
 class Optimizer(ABC):
     """The base of optimizers: a learning rate, a number or a `Schedule`.
 
-    kept    the number of zero-initialised slots per parameter; to initialise otherwise override `slots`
+    num_slots     the number of zero-initialised slots per parameter; to initialise otherwise override `slots`
     elementwise   whether the update of an element depends on slots of that element alone, so that its state can be
     sharded; see `training.sharding`
     """
 
-    kept: ClassVar[int] = 0
+    num_slots: ClassVar[int] = 0
     elementwise: ClassVar[bool] = False
 
     lr: Rate
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kept" in vars(cls):
+            warnings.warn(f"{cls.__name__}.kept is now num_slots", DeprecationWarning, stacklevel=3)
+            cls.num_slots = vars(cls)["kept"]
+
+    @property
+    @deprecated("Optimizer.kept is now num_slots")
+    def kept(self) -> int:
+        """The old name of `num_slots`."""
+        return self.num_slots
 
     def __post_init__(self) -> None:
         if not isinstance(self.lr, Schedule):
@@ -213,7 +228,7 @@ class Optimizer(ABC):
 
     def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
         """Return the slots of the parameter called `label`."""
-        return (Slot(shape, dtype, 0.0),) * self.kept
+        return (Slot(shape, dtype, 0.0),) * self.num_slots
 
     @abstractmethod
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:

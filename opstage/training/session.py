@@ -20,7 +20,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar, cast, final
 from weakref import WeakKeyDictionary
 
-from typing_extensions import override
+from typing_extensions import deprecated, override
 
 from .. import optim
 from ..api import owned
@@ -144,9 +144,14 @@ class Session(Interpreter[Ref]):
         ended.close(_RESET)
         self._tape.free()
 
+    def empty_cache(self) -> None:
+        """Release the memory that is cached for the next ops; parameters, moments and refs stay."""
+        self._base.empty_cache()
+
+    @deprecated("Session.trim is now Session.empty_cache", stacklevel=2)
     def trim(self) -> None:
-        """Give memory that is kept for the next ops back to the system; parameters, moments and refs stay."""
-        self._base.trim()
+        """Do what `empty_cache` does, under its old name."""
+        self.empty_cache()
 
     # Tensors in and out ---------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from copy import copy
 from typing import Any, final
 
 import numpy as np
+from typing_extensions import deprecated
 
 from .. import optim
 from ..distributed.ranks import Ranks
@@ -297,9 +298,14 @@ class ScalarTrainer(Renamed):
         return self._contract.report(*specs, optimizer=optimizer)
 
     @exclusive
+    def empty_cache(self) -> None:
+        """Release the memory that is cached for the next step; parameters, moments and programs stay."""
+        self._interpreter.empty_cache()
+
+    @deprecated("ScalarTrainer.trim is now ScalarTrainer.empty_cache")
     def trim(self) -> None:
-        """Give memory that is kept for the next step back to the system; parameters, moments and programs stay."""
-        self._interpreter.trim()
+        """Do what `empty_cache` does, under its old name."""
+        self.empty_cache()
 
     @exclusive
     def in_front(self, stand: Callable[[BaseInterpreter[Any]], BaseInterpreter[Any]]) -> BaseInterpreter[Any]:

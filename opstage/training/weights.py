@@ -1,9 +1,14 @@
-"""The old name of `opstage.interop.weights`, until the release after 0.1."""
+"""The name of `opstage.interop.weights` in the last release."""
 
-import sys
+from __future__ import annotations
+
 import warnings
+from typing import Any
 
 from ..interop import weights
 
 warnings.warn("opstage.training.weights is now opstage.interop.weights", DeprecationWarning, stacklevel=2)
-sys.modules[__name__] = weights
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(weights, name)

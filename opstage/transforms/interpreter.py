@@ -238,8 +238,8 @@ class BaseInterpreter(Interpreter[R]):
         """
         return None
 
-    def trim(self) -> None:
-        """Return memory that is kept for reuse to the system."""
+    def empty_cache(self) -> None:
+        """Release memory that is cached for reuse."""
         return
 
     def has_kernel(self, primitive: Primitive) -> bool:

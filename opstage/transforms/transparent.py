@@ -70,8 +70,8 @@ class Transparent(BaseInterpreter[R]):
         self.inner.raise_pending()
 
     @override
-    def trim(self) -> None:
-        self.inner.trim()
+    def empty_cache(self) -> None:
+        self.inner.empty_cache()
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:

@@ -202,7 +202,7 @@ def test_memory_is_constant_over_50_steps(name: str, device: Simulator, monkeypa
         peaks.append(device.peak)
     assert len(set(used[4:])) == len(set(peaks[4:])) == 1, (used, peaks)
     busy = device.used
-    made.trim()
+    made.empty_cache()
     gc.collect()
     params = sum(p.nbytes for p in flatten(made.get_params())[0])
     assert 3 * params <= device.used < busy
@@ -244,7 +244,7 @@ def test_programs_of_one_interpreter_share_what_they_work_in(device: Simulator) 
     needs = [executor.plan.arena_bytes for executor in interpreter.programs.executors]
     assert len(needs) == 6 and all(needs)
     before = device.used
-    interpreter._scratch.trim()
+    interpreter._scratch.empty_cache()
     gc.collect()
     assert before - device.used == max(needs)
 
@@ -264,7 +264,7 @@ def test_a_program_can_be_trimmed_and_goes_on(device: Simulator) -> None:
     for step in range(6):
         close(*[t.step(0.1, X, Y) for t in trainers])
         if step % 2:
-            trainers[1].trim()
+            trainers[1].empty_cache()
     close(*[t.get_params() for t in trainers])
 
 

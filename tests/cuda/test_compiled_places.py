@@ -107,8 +107,8 @@ def test_what_a_started_run_needs_outlives_a_trim() -> None:
     for _ in range(3):
         x, p, lr = ops.put(numbers(1)), ops.put(numbers(2)), ops.put(RATE)
         (moved,), finish = executor.start((x, p, lr), free={1})
-        executor.trim()
-        ops.trim()
+        executor.empty_cache()
+        ops.empty_cache()
         finish(())
         close([ops.get(moved)], [numbers(2) - RATE * np.exp(numbers(1))])
 
@@ -189,7 +189,7 @@ def test_whatever_is_held_given_again_or_freed_every_buffer_keeps_its_elements(s
         before = choose.random() < 0.2
         outputs, finish = executor.start((lr, *[b for b, _ in given]), step, free)
         if choose.random() < 0.1:
-            executor.trim()
+            executor.empty_cache()
         if before:  # cut short: nothing was written over
             del outputs, finish
         else:
@@ -208,12 +208,12 @@ def test_whatever_is_held_given_again_or_freed_every_buffer_keeps_its_elements(s
             pool.pop()[0].free()
             pool = [pair for pair in pool if pair[0].memory.handle is not None]
         if choose.random() < 0.1:
-            choose.choice(executors)[1].trim()
+            choose.choice(executors)[1].empty_cache()
         close([ops.get(pair[0]) for pair in pool], [pair[1] for pair in pool])
     pool.clear()
     for _, executor, _ in executors:
-        executor.trim()
-    ops.trim()
+        executor.empty_cache()
+    ops.empty_cache()
     del executors, executor
     gc.collect()
     assert device.used <= 64, "all was given back but for the rate and the like"

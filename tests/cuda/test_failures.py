@@ -177,7 +177,7 @@ def test_after_an_error_that_ends_the_use_of_the_gpu_every_call_says_so(api: Fai
         else:
             assert api.count < api.fails_at, "a call failed and nobody was told"
             break
-        for again in (lambda: trainer.step(0.5, X, Y), trainer.get_params, trainer.trim):
+        for again in (lambda: trainer.step(0.5, X, Y), trainer.get_params, trainer.empty_cache):
             with pytest.raises(
                 DeviceError, match="this process lost the NVIDIA H200 to an earlier error, found"
             ) as later:

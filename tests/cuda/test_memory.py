@@ -134,4 +134,4 @@ def test_a_tally_counts_kinds_and_blocks() -> None:
     assert (tally.peak, tally.blocks, +tally.at_peak) == (1000, 1024, {"c": 1000})
     kept = tally.upload(np.zeros((2, 3), np.int32))
     np.testing.assert_array_equal(tally.download(kept), np.zeros((2, 3), np.int32))
-    assert (tally.used, tally.trim()) == (1024, 0)
+    assert (tally.used, tally.empty_cache()) == (1024, 0)

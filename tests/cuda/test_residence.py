@@ -127,7 +127,7 @@ def test_after_a_step_the_device_holds_parameters_and_moments(device: Simulator)
     trainer = made()
     state = trainer.init_optim(ADAMW)
     trainer.advance(ADAMW, state, X, Y)
-    trainer.trim()
+    trainer.empty_cache()
     assert device.used == 3 * TRAINED + FROZEN + 4 * (device.context.watch.flag is not None)
 
 
@@ -191,7 +191,7 @@ def test_a_reset_returns_the_memory_of_refs_that_are_held(device: Simulator, bac
 
     def after(held: Any) -> int:
         session.reset_tape()
-        session.trim()
+        session.empty_cache()
         gc.collect()
         return device.used
 
@@ -252,12 +252,12 @@ def test_a_trim_forgets_what_can_be_uploaded_again(device: Simulator) -> None:
     before = device.used
     device.numbers(1, 2, 3)
     assert device.used == before + 12
-    interpreter.trim()
+    interpreter.empty_cache()
     assert device.used == before
     session = Session(CUDA)
     kept = session.input(X)
     device.numbers(4)
-    session.trim()
+    session.empty_cache()
     assert device.used == before + X.nbytes
     same(session.get_value(kept), X)
 

@@ -221,7 +221,7 @@ if not pid:
             del gone
             asked(made.get_params)
             asked(lambda: made.step(0.1, x))
-            asked(made.trim)
+            asked(made.empty_cache)
             asked(lambda: opstage.run(lambda ops, x: x, x, options=Options(device="cuda:1")))
         asked(lambda: opstage.run(lambda ops, x: x, x, options=Options(device="cuda")))
         sys.stdout.flush()

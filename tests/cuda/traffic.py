@@ -144,7 +144,7 @@ def advance_without_room(
     state = trainer.init_optim(optimizer)
     trainer.advance(optimizer, state, *batch)
     params = trainer.get_params()
-    trainer.trim()
+    trainer.empty_cache()
     used, refused = device.used, set()
     for room in rooms:
         gc.collect()

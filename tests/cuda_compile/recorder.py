@@ -59,7 +59,7 @@ class Recorder(Device):
         return memory.handle[offset : offset + nbytes]
 
     @override
-    def trim(self) -> int:
+    def empty_cache(self) -> int:
         return 0
 
     @override

@@ -123,7 +123,7 @@ def test_the_op_that_launched_it_is_named(folder: Path, monkeypatch: pytest.Monk
         """A recorder that compiles what it is asked to launch."""
 
         allocate, deallocate, synchronize = Recorder.allocate, Recorder.deallocate, Recorder.synchronize
-        upload, download, product, trim = Recorder.upload, Recorder.download, Recorder.product, Recorder.trim
+        upload, download, product, trim = Recorder.upload, Recorder.download, Recorder.product, Recorder.empty_cache
         part = Recorder.part
 
         def launch(self, kernel: Any, blocks: int, threads: int, *arguments: Any) -> None:

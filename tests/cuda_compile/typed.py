@@ -131,7 +131,7 @@ class Typed(Device):
         return memory.handle[offset : offset + nbytes]
 
     @override
-    def trim(self) -> int:
+    def empty_cache(self) -> int:
         return 0
 
     @override

@@ -43,7 +43,7 @@ def test_ten_thousand_steps_hold_as_much_as_ten() -> None:
 def test_a_tensor_that_has_no_room_is_refused_and_others_go_on() -> None:
     device: Any = find_device()
     gc.collect()
-    device.trim()
+    device.empty_cache()
     before = device.held
     parts: list[Any] = []
     _, total = device._done(device._driver.cuMemGetInfo())
@@ -54,6 +54,6 @@ def test_a_tensor_that_has_no_room_is_refused_and_others_go_on() -> None:
     assert parts
     parts.clear()
     gc.collect()
-    assert device.trim() > 0
+    assert device.empty_cache() > 0
     assert device.held <= before
     np.testing.assert_array_equal(device.download(device.upload(np.ones(3, np.float32))), np.ones(3))

@@ -83,13 +83,13 @@ def test_programs_of_an_interpreter_work_in_one_room_as_large_as_the_largest_nee
     assert largest >= 4096 * 16 * 4
     for executor, rows in zip(executors, (64, 4096, 7, 1000)):
         executor.run(arrays(rows))  # makes what is made once in a process
-    ops.trim()
+    ops.empty_cache()
     with Counted() as count:
         for _ in range(3):
             for executor, rows in zip(executors, (64, 4096, 7, 1000)):
                 executor.run(arrays(rows))
         assert largest <= count.live <= largest + 4 * 3 * 4096 + 20_000  # with results: rows of one number, three times
-        ops.trim()
+        ops.empty_cache()
         assert count.live <= 1000
 
 
@@ -120,11 +120,11 @@ def test_what_trim_gives_back_is_taken_anew() -> None:
     executor = compiled(ops, 500)
     first = executor.run(arrays(500))[0].copy()
     with Counted() as count:
-        ops.trim()
+        ops.empty_cache()
         (again,) = executor.run(arrays(500))
         assert count.live >= again.nbytes
         np.testing.assert_array_equal(again, first)
-        ops.trim()
+        ops.empty_cache()
         np.testing.assert_array_equal(again, first)  # who holds a result keeps it
         del again
         assert count.live <= 1000
@@ -136,7 +136,7 @@ def test_a_trainer_gives_its_memory_back() -> None:
     with Counted() as count:
         trainer.step(0.1, *batch)
         held = count.live
-        trainer.trim()
+        trainer.empty_cache()
         assert held - count.live >= 200 * 256 * 4
         loss = trainer.forward(*batch)
     assert trainer.forward(*batch) == loss
@@ -147,14 +147,14 @@ def test_questions_about_programs_give_their_memory_back() -> None:
     with Counted() as count:
         first = opstage.run(program, *arrays(3000), options=options)
         assert count.live >= 3000 * 16 * 4
-        opstage.trim()
+        opstage.empty_cache()
         assert count.live <= first.nbytes + 4000
         np.testing.assert_array_equal(opstage.run(program, *arrays(3000), options=options), first)
         kept = opstage.compile(program, *arrays(3000))
-        opstage.trim()
+        opstage.empty_cache()
         kept.forward(*arrays(3000))
         assert count.live >= 3000 * 16 * 4
-        kept.trim()
+        kept.empty_cache()
         assert count.live <= first.nbytes + 4000
 
 
@@ -257,11 +257,11 @@ def test_memory_trimmed_in_the_middle_of_a_run_is_kept_by_that_run(monkeypatch: 
     executor = compiled(ops, 3000)
     executor.run(arrays(3000))
 
-    def trim() -> None:
-        ops.trim()
+    def empty_cache() -> None:
+        ops.empty_cache()
         np.full(1 << 20, np.nan)  # who took what was given back would be seen
 
-    with during_a_host_op(monkeypatch, trim):
+    with during_a_host_op(monkeypatch, empty_cache):
         (result,) = executor.run(arrays(3000))
     np.testing.assert_allclose(result, expected(3000), rtol=1e-4, atol=1e-4)
 
@@ -282,7 +282,7 @@ def test_a_run_that_is_broken_off_leaves_nothing_behind(
             with during_a_host_op(monkeypatch, fail), pytest.raises(error):
                 executor.run(arrays(3000))
         np.testing.assert_allclose(executor.run(arrays(3000))[0], expected(3000), rtol=1e-4, atol=1e-4)
-        ops.trim()
+        ops.empty_cache()
         assert count.live <= 1000
 
 

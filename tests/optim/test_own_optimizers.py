@@ -34,7 +34,7 @@ SHAPES = {"w": (80, 90), "b": (80,)}
 class Lion(Optimizer):
     """p -= lr·(s + decay·p), s = m/(|m| + eps), a smooth sign of the running mean m."""
 
-    kept = 1
+    num_slots = 1
 
     lr: Any = 1e-2
     beta: float = 0.9
@@ -207,7 +207,7 @@ def test_it_is_called_once_per_parameter_and_step() -> None:
 class _Plain(Optimizer):
     """An update from a function."""
 
-    kept = 1
+    num_slots = 1
 
     lr: Any = 0.1
     f: Any = None

@@ -73,7 +73,7 @@ def test_one_op_has_the_bits_of_the_program(name: str, dtype: Any, weight_decay:
 @pytest.mark.parametrize("optimizer", [optim.sgd(weight_decay=Fraction(1, 3)), optim.nesterov(momentum=Fraction(1, 2))])
 def test_fractions_stay_exact_where_tensors_are(optimizer: Any) -> None:
     p, g, b, lr = (np.array([Fraction(n, 7)], object) for n in (1, 2, 3, 5))
-    slots = optimizer.kept
+    slots = optimizer.num_slots
     program = updated(optimizer)
     exact, *_ = opstage.run(program, p, g, *[b] * slots, lr[0], options=Options(dtype="exact"))
     floats = [np.asarray(x, np.float64) for x in (p, g, *[b] * slots, lr[0])]

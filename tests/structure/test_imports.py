@@ -46,7 +46,7 @@ PUBLIC = [
     *("opstage.onnx.source", "opstage.onnx.trainable", "opstage.ops.derived", "opstage.ops.dims", "opstage.options"),
     *("opstage.ops.protocol", "opstage.ops.transform", "opstage.optim.clip", "opstage.optim.schedule", "opstage.runs"),
     *("opstage.testing", "opstage.torch", "opstage.torch.trainable", "opstage.training.callbacks", "opstage.transform"),
-    *("opstage.training.checkpoint", "opstage.training.fit", "opstage.training.memory", "opstage.training.weights"),
+    *("opstage.training.checkpoint", "opstage.training.fit", "opstage.training.memory", "opstage.interop.weights"),
 ]
 
 

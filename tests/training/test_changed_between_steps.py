@@ -182,7 +182,7 @@ CHANGES: dict[str, Callable[[Run], Any]] = {
     "as lists": lambda run: replaced(run, batch=(run.batch[0].tolist(), run.batch[1])),
     "by name": lambda run: replaced(run, batch=({"y": run.batch[1], "x": run.batch[0]},)),
     "refused": refused,
-    "trimmed": lambda run: run.trainer.trim(),
+    "trimmed": lambda run: run.trainer.empty_cache(),
     "shared": shared,
 }
 

@@ -141,7 +141,7 @@ T = TypeVar("T")
 class Idle(Protocol):
     """Holds memory between runs."""
 
-    def trim(self) -> None:
+    def empty_cache(self) -> None:
         """Free that memory, unless a run is in progress."""
         ...
 
@@ -255,24 +255,24 @@ class Device(ABC):
         """Return a handle of a part of a memory, which keeps owning it."""
 
     @abstractmethod
-    def trim(self) -> int:
+    def empty_cache(self) -> int:
         """Free memory that is kept for reuse; return its size in bytes."""
 
     @alone
     def add_idle(self, who: Idle) -> None:
-        """Register an object for `shrink` to trim; it is held weakly."""
+        """Register an object for `shrink` to empty; it is held weakly."""
         self._idle.add(who)
 
     @alone
     def shrink(self) -> int:
-        """Free idle memory and garbage cycles, drop uploaded constants, then `trim`."""
+        """Free idle memory and garbage cycles, drop uploaded constants, then `empty_cache`."""
         with suppress(OutOfMemoryError):  # deferred launches stay deferred if there is no memory for them either
             self.flush()
         for each in list(self._idle):
-            each.trim()
+            each.empty_cache()
         gc.collect()
         self._numbers.clear()
-        return self.trim()
+        return self.empty_cache()
 
     # Copies ---------------------------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class Gpu(Device):
             if not _is_out_of_memory(error):
                 self._explain(error, "memory was asked for")
                 raise
-        self.trim()  # freeing blocks of other sizes may make room
+        self.empty_cache()  # freeing blocks of other sizes may make room
         try:
             return self._size_classes.take(nbytes)
         except Exception as error:
@@ -146,11 +146,11 @@ class Gpu(Device):
 
     @override
     @alone
-    def trim(self) -> int:
+    def empty_cache(self) -> int:
         try:
             self._enter()
             self._take_back()
-            kept = self._size_classes.trim()
+            kept = self._size_classes.empty_cache()
             self._watched()
             self._stream.sync()
             self._done(self._driver.cuMemPoolTrimTo(self._resource.handle, 0))

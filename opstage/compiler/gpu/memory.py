@@ -71,7 +71,7 @@ class SizeClasses(Generic[Block]):
         self.kept += size
         self._blocks.setdefault(size, []).append(block)
 
-    def trim(self) -> int:
+    def empty_cache(self) -> int:
         """Free all unused blocks; return their total size."""
         blocks, self._blocks = self._blocks, {}
         kept, self.kept = self.kept, 0
@@ -246,7 +246,7 @@ class Tally(Device):
         return memory.handle
 
     @override
-    def trim(self) -> int:
+    def empty_cache(self) -> int:
         return 0
 
     # Everything else -------------------------------------------------------------------------------------------------

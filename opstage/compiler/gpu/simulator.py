@@ -203,7 +203,7 @@ class Simulator(Device):
         return memory.handle[offset : offset + nbytes]
 
     @override
-    def trim(self) -> int:
+    def empty_cache(self) -> int:
         return 0
 
     @override

@@ -25,14 +25,38 @@ from ...ops.readable_amounts import parse_bytes
 from ...safetensors_files import HEADER_LIMIT, decode, decode_metadata, encode, map_tensors, read_bytes
 from ...training.snapshot import TrainerValues
 from ...training.trainer import ScalarTrainer
-from .mapping import Array, WeightMap, pytorch_cells, pytorch_name
-from .mapping import MappedParameter as MappedParameter
-from .mapping import Source as Source
-from .mapping import names_by_path as names_by_path
-from .mapping import read_named as read_named
-from .mapping import write_named as write_named
-from .proposal import everywhere, propose_tied, shared_as_in, stored_once, with_dropped_names
-from .proposal import propose as propose
+from .mapping import (
+    Array,
+    MappedParameter,
+    Source,
+    WeightMap,
+    names_by_path,
+    pytorch_cells,
+    pytorch_name,
+    read_named,
+    write_named,
+)
+from .proposal import everywhere, propose, propose_tied, shared_as_in, stored_once, with_dropped_names
+
+__all__ = [
+    "MappedParameter",
+    "Source",
+    "WeightMap",
+    "export_weights",
+    "import_weights",
+    "names_by_path",
+    "propose",
+    "propose_for",
+    "pytorch_names",
+    "read_config",
+    "read_named",
+    "read_state_dict",
+    "read_weights",
+    "write_named",
+    "write_state_dict",
+    "write_weights",
+]
+__dir__ = __all__.copy
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Array]:

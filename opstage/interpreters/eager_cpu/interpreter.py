@@ -183,7 +183,7 @@ class NumpyOps(HostArrays):
                 raise located(error) from None
 
     @override
-    def trim(self) -> None:
+    def empty_cache(self) -> None:
         give_back_workspace()
         give_back_freed_memory()
 

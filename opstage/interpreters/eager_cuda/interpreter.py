@@ -125,7 +125,7 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
         return results
 
     @override
-    def trim(self) -> None:
+    def empty_cache(self) -> None:
         self.device.shrink()
 
     @override

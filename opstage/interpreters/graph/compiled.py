@@ -63,9 +63,9 @@ class CompiledOps(HostArrays):
         return self._eager.has_kernel(primitive)
 
     @override
-    def trim(self) -> None:
-        self._scratch.trim()
-        self._eager.trim()
+    def empty_cache(self) -> None:
+        self._scratch.empty_cache()
+        self._eager.empty_cache()
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Array, ...], static: Static, /) -> tuple[Array, ...]:
@@ -134,8 +134,8 @@ class Deferred(Imperative[Variable]):
         self._at: Moment = {}
 
     @override
-    def trim(self) -> None:
-        self._store.trim()
+    def empty_cache(self) -> None:
+        self._store.empty_cache()
 
     # The seam -------------------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class CpuScratch:
         except MemoryError:
             raise OutOfMemoryError(
                 f"a compiled program needs {show_bytes(nbytes)} for what it computes on the way, and the system gives "
-                "no more; take smaller batches, or let trim() of other trainers give back what they keep. What a step "
+                "no more; take smaller batches, or call empty_cache() of other trainers. What a step "
                 "takes is predicted by opstage.training.memory, and by opstage check --memory"
             ) from None
         at = address_of(whole)
@@ -150,7 +150,7 @@ class CpuScratch:
             kept -= nbytes
         self._bytes = kept
 
-    def trim(self) -> None:
+    def empty_cache(self) -> None:
         """Release all unused memory; the next run allocates again."""
         self._free.clear()
         self._arrays.clear()

@@ -140,7 +140,7 @@ class Api:
         )
         self.driver = SimpleNamespace(
             cuMemGetInfo=lambda: (Status.CUDA_SUCCESS, self.total - self.used, self.total),
-            cuMemPoolTrimTo=self.trim,
+            cuMemPoolTrimTo=self.empty_cache,
             cuMemAllocHost=self.pinned,
             cuMemcpyHtoDAsync=self.copy,
             cuMemcpyDtoHAsync=self.copy,
@@ -165,7 +165,7 @@ class Api:
         self.said.append(f"allocate {nbytes}")
         return Buffer(self, nbytes)
 
-    def trim(self, pool: Any, least: int) -> Any:
+    def empty_cache(self, pool: Any, least: int) -> Any:
         self.said.append(f"trim {pool} to {least}")
         return (Status.CUDA_SUCCESS,)
 
@@ -218,9 +218,9 @@ def test_memory_is_used_again_and_returned_when_it_is_trimmed(api: Api) -> None:
     y = gpu.empty(TensorType((3, 110), FLOAT32))
     assert (gpu.used, gpu.peak) == (1320, 1320)
     assert [said for said in api.said if said.startswith("allocate")] == ["allocate 1536"]
-    assert gpu.trim() == 0
+    assert gpu.empty_cache() == 0
     del y
-    assert gpu.trim() == 1536
+    assert gpu.empty_cache() == 1536
     assert api.said[-3:] == ["close 1536", "sync", "trim pool to 0"]
     assert (gpu.used, api.used) == (0, 0)
 

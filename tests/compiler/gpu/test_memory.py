@@ -48,7 +48,7 @@ def test_what_was_given_back_is_taken_again_until_it_is_trimmed() -> None:
     assert classes.take(100) == 3
     classes.give(first, 600)
     classes.give(3, 100)
-    assert classes.trim() == 1536
+    assert classes.empty_cache() == 1536
     assert (sorted(ended), classes.kept) == ([1, 3], 0)
     assert classes.take(1000) == 4
 

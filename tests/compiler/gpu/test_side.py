@@ -122,7 +122,7 @@ def test_a_wait_that_may_have_no_end_is_watched() -> None:
     api.over = iter([False, False, True, True, True])
     np.testing.assert_array_equal(gpu.download(buffer), array)
     assert len(asked) == 2 and "event sync" not in api.said[-1:], "nobody sleeps in the driver"
-    for wait in (gpu.synchronize, gpu.trim, lambda: gpu.download(buffer)):
+    for wait in (gpu.synchronize, gpu.empty_cache, lambda: gpu.download(buffer)):
         asked.clear()
         api.over = iter([False] * 10)
         with pytest.raises(RankError, match="has died"):

@@ -72,7 +72,7 @@ class CudaScratch:
             self._memory = self._device.memory(nbytes)
         return self._memory if nbytes else None
 
-    def trim(self) -> None:
+    def empty_cache(self) -> None:
         """Release the block; the next run allocates again."""
         self._memory = None
 
@@ -252,7 +252,7 @@ class CudaExecutor:
     def _replayed(self, inputs: Sequence[DeviceBuffer], step: int) -> None:
         replay(Prompt(self._eager), self.graph, inputs, step)  # raises the first error with its location
 
-    def trim(self) -> None:
+    def empty_cache(self) -> None:
         """Release memory without other owners; a later run allocates it again.
 
         Does nothing while a run starts, since that run itself may be trimming after running out of memory.

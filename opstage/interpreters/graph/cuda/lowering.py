@@ -145,7 +145,7 @@ class LaunchRecorder(Device):
         return Spot(spot.block, spot.offset + offset)
 
     @override
-    def trim(self) -> int:
+    def empty_cache(self) -> int:
         return 0
 
     @override
