@@ -13,7 +13,7 @@ import opstage.onnx
 from opstage import Options
 from opstage.ops.errors import ShapeError
 
-from .sound import speech
+from .test_silero import speech
 from .wheels import TOLERANCE, Runtime, file_in, require_close
 
 RNG = np.random.default_rng(0)

@@ -10,8 +10,7 @@ import onnx
 
 from opstage.ops.errors import OpstageError, UnsupportedError
 
-from .cases import cases, loaded, require_equal
-from .reasons import DRAWS, reason
+from .cases import DRAWS, cases, loaded, reason, require_equal
 
 PAGE = Path(__file__).parents[2] / "docs" / "onnx-coverage.md"
 

@@ -16,8 +16,7 @@ from opstage.ops.errors import OpstageError, UnsupportedError
 from tests.facts.test_onnx_nodes import CASES, require_dependence, require_ranges
 from tests.interop.test_source import module_of, trees_of
 
-from .cases import Loaded, cases, loaded, require_equal
-from .reasons import DRAWS, reason
+from .cases import DRAWS, Loaded, cases, loaded, reason, require_equal
 
 NAMES = sorted(cases())
 LEAST = 1500

@@ -1,7 +1,10 @@
-"""Whole modules, exported and imported, beside PyTorch itself: outputs, gradients, statistics, and training steps."""
+"""Whole modules, exported and imported, beside PyTorch: outputs, gradients, statistics, and steps; and the guide."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +18,7 @@ from torch.nn import functional as F  # noqa: N812
 import opstage
 import opstage.torch
 from opstage.interop.torch.model import Config, trainable
+from tests.docs.blocks import DOCS, blocks
 from tests.parity.exported import models
 
 DOUBLE = opstage.Options(dtype="float64")
@@ -142,3 +146,18 @@ def test_training_steps_are_pytorchs(optimizer: str) -> None:
         theirs.step()
         loss = float(trainer.advance(ours, state, x.numpy(), y.numpy()).loss)
         np.testing.assert_allclose(loss, expected.item(), rtol=1e-9)
+
+
+# The page of the guide on PyTorch modules, done literally: the guide's own test, without torch, leaves it out ---------
+
+
+def test_the_page_prints_what_it_says() -> None:
+    names: dict[str, Any] = {}
+    found = blocks(DOCS / "guide" / "importing-torch.md")
+    assert [block.language for block in found].count("py") == 2
+    for block, after in itertools.pairwise(found):
+        if block.language == "py":
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(block.text, names)
+            assert printed.getvalue() == after.text

@@ -11,8 +11,7 @@ import torch
 import opstage
 import opstage.torch
 from tests.parity.exported import ops
-from tests.parity.exported.complex_ops import COMPLEX
-from tests.parity.exported.further_ops import FURTHER
+from tests.parity.exported.further_ops import COMPLEX, FURTHER
 from tests.parity.exported.ops import Table
 
 FAMILIES = {**ops.FAMILIES, "complex": COMPLEX, **FURTHER}

@@ -1,4 +1,4 @@
-"""Every mistake is found: the op, the user's line, the words that tell what is wrong, and what would mend it."""
+"""Every mistake is found: the op, the line, what is wrong and what mends it, as docs/shape-errors.md has it too."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from . import BUGS, Bug
-from .bug import CONFIGS, right, step_report
+from tests.check.buggy import BUGS, Bug
+from tests.check.buggy.bug import CONFIGS, right, step_report
+from tests.check.shape_errors import PAGE, page
 
 
 @pytest.mark.parametrize("bug", BUGS.values(), ids=list(BUGS))
@@ -34,3 +35,7 @@ def test_there_are_enough() -> None:
     assert len(BUGS) >= 60
     assert len({bug.kind for bug in BUGS.values()}) >= 12
     assert len({bug.model for bug in BUGS.values()}) >= 6
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(), "run `python -m tests.check.shape_errors`"
