@@ -8,10 +8,10 @@ import pytest
 
 import opstage
 from opstage.options import Options
-from tests.ops import test_arrange, test_images, test_places, test_resample
+from tests.ops import test_arrange, test_images, test_indexing, test_resample
 from tests.ops.functions import Row, drawn
 
-ROWS = [row for module in (test_arrange, test_images, test_resample, test_places) for row in module.ROWS]
+ROWS = [row for module in (test_arrange, test_images, test_resample, test_indexing) for row in module.ROWS]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

@@ -17,7 +17,7 @@ from tests.conformance.harness import assert_close, inputs, leaves, program_of
 from tests.graph.random_programs import random_graph
 from tests.interop.onnx.runs import checked, run_session, session_of
 from tests.interop.onnx.table import NOT_IN_ONNX, PAGE, page
-from tests.ops import test_arrange, test_images, test_places, test_resample
+from tests.ops import test_arrange, test_images, test_indexing, test_resample
 from tests.ops.functions import FLOAT64, Row, drawn
 from tests.samples import SAMPLES
 from tests.samples.parts import all_samples
@@ -96,7 +96,7 @@ def test_repeated_indices_add_up() -> None:
 
 # AveragePool of onnxruntime has no float64.
 ROWS = [
-    row for module in (test_arrange, test_images, test_resample, test_places) for row in module.ROWS
+    row for module in (test_arrange, test_images, test_resample, test_indexing) for row in module.ROWS
     if row.name != "lp_pool"
 ]  # fmt: skip
 
