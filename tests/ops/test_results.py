@@ -61,16 +61,6 @@ def test_results(name: str, backend: str) -> None:
         np.testing.assert_array_equal(np.atleast_1d(a), b)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled"])
-def test_gradients_that_are_one_tensor_are_two_arrays(backend: str) -> None:
-    x, y = (np.arange(3.0, dtype=np.float32) + i for i in range(2))
-    program = lambda ops, x, y: ops.sum(ops.mul(s := ops.add(x, y), s))  # noqa: E731
-    _, (dx, dy) = opstage.value_and_grad(program, x, y, wrt=(0, 1), options=Options(backend=backend))
-    np.testing.assert_array_equal(dx, dy)
-    dx[:] = -1
-    np.testing.assert_array_equal(dy, 2 * (x + y))
-
-
 def _leaves(found: Any) -> list[Any]:
     return list(found) if isinstance(found, tuple) else [found]
 

@@ -11,9 +11,6 @@ import pytest
 
 import opstage
 from opstage import Spec, derived
-from opstage.analysis.dependence import layout as indexing
-from opstage.analysis.dependence import positions as enclosed
-from opstage.analysis.dependence.fact import Between
 from tests.analysis.dependence.test_reading_enemies import found_wrong, ints, normal
 
 Program = Callable[..., Any]
@@ -190,25 +187,3 @@ def test_claims_of_rows_at_places(name: str) -> None:
 
     (found,) = opstage.check(program, Spec("T 2", where=("T >= 1",)), claims=["causal:T"]).claims
     assert found.state == state, found
-
-
-# Rules made wrong -----------------------------------------------------------------------------------------------------
-
-MUTANTS: dict[str, tuple[Any, str, Any, str]] = {
-    "the greater is the first": (enclosed, "_greatest", lambda x, y, sizes: x, "the place before"),
-    "a remainder is below one less": (
-        enclosed,
-        "number_below",
-        lambda count: Between(enclosed.Affine(0, ()), enclosed.Affine(count - 2, ())),
-        "a remainder that is below 2",
-    ),
-    "all places are in the own row": (indexing, "at_most_proved", lambda a, b: True, "flat places beyond a row"),
-    "ends are the same": (indexing, "_near", lambda x, row, place, number: [], "the place before"),
-}
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_wrong_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, attribute, wrong, enemy = MUTANTS[name]
-    monkeypatch.setattr(module, attribute, wrong)
-    assert found_wrong(*PROGRAMS[enemy]) != []

@@ -144,24 +144,3 @@ VALUES: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", VALUES)
 def test_values_of_positions_are_what_facts_say(name: str) -> None:
     assert found_wrong(VALUES[name]) == []
-
-
-MUTANTS: dict[str, tuple[Any, str, Any, str]] = {
-    "a single entry continues everything": (
-        layout, "alike", lambda a, b: True, "parts of one sequence",
-    ),
-    "a tuple's part is its first": (
-        layout,
-        "_columns_from",
-        lambda value, index, start, step: value,
-        "a tuple's parts",
-    ),
-    "sums of positions are their first": (positions, "plus", lambda x, y, sign=1: x, "a tuple's parts"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_wrong_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, attribute, wrong, values = MUTANTS[name]
-    monkeypatch.setattr(module, attribute, wrong)
-    assert found_wrong(VALUES[values]) != []

@@ -10,7 +10,6 @@ import pytest
 
 import opstage
 from opstage import Spec, derived
-from opstage.analysis.dependence import cuts as held
 from opstage.analysis.dependence import layout as layout
 from opstage.analysis.dependence.cuts import EXACT_INDICES
 from tests.analysis.dependence.oracle import FLOAT64, violations
@@ -200,19 +199,3 @@ def test_positions_of_any_size_are_taken_for_exact_with_a_note(dtype: str, facto
 
     (verdict,) = opstage.check(program, Spec("T"), options=FLOAT64, claims=["causal:T"]).claims
     assert verdict.state == "proved" and (EXACT_INDICES in verdict.assumptions) == noted
-
-
-# Rules made wrong -----------------------------------------------------------------------------------------------------
-
-MUTANTS: dict[str, tuple[Any, str, Any, str]] = {
-    "indices are exact": (held, "_largest", lambda domain, dtype: 2**200, "float32 rounds the places"),
-    "and do not wrap around": (held, "_largest", lambda domain, dtype: 2**200, "places that wrap around"),
-    "numbers are not rounded": (layout, "stored", lambda domain, value, dtype: value, "a number that float32 rounds"),
-}
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_wrong_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, attribute, wrong, enemy = MUTANTS[name]
-    monkeypatch.setattr(module, attribute, wrong)
-    assert found_wrong(*ENEMIES[enemy]) != []

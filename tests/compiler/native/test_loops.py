@@ -316,18 +316,6 @@ def test_a_package_that_cannot_be_written_to_keeps_code_in_the_users_cache(
     assert chosen is not None and chosen.parent == tmp_path / "cache"
 
 
-def test_without_a_folder_code_stays_in_memory_and_a_warning_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match=r"cannot be kept on disk.*Set NUMBA_CACHE_DIR to a folder"):
-        assert use(doubled, monkeypatch)
-    assert use(doubled, monkeypatch)
-    x = np.array([-1.0, 2.0], np.float32)
-    assert Elementwise(scalar.relu_grad, operands=2)(x, x).tolist() == [0.0, 2.0]
-
-
 # Ufuncs and loops, and what they are given ---------------------------------------------------------------------------
 
 
