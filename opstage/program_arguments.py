@@ -56,7 +56,7 @@ def called_with(program: Program, train: bool, args: tuple[Any, ...]) -> Program
         names, given = arguments.required, ", ".join(map(str, args[-1])) or "nothing"
         raise UsageError(
             f"the program takes the arguments {', '.join(names)}, but got {len(args)}: the last one, for "
-            f"{names[len(args) - 1]}, is a dict of {given}. Give each of its entries as an argument of its own"
+            f"{names[len(args) - 1]}, is a dict of {given}. Pass each of its entries as a separate argument"
         )
     return program
 

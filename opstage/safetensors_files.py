@@ -225,17 +225,17 @@ def _place(entry: Any, first: int) -> slice:
 def _metadata(header: Any, path: str | os.PathLike[str]) -> dict[str, str]:
     metadata = header.get("__metadata__", {}) if isinstance(header, dict) else {}
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise UsageError(f"{path}: not a safetensors file: the metadata in its header are not texts by name")
+        raise UsageError(f"{path}: not a safetensors file: the metadata in its header are not strings by name")
     return metadata
 
 
 def _check_header(prefix: bytes, size: int, path: str | os.PathLike[str]) -> None:
     length = int.from_bytes(prefix, "little")
     if size < 8 or length < 2:
-        raise UsageError(f"{path}: not a safetensors file: it has no header")
+        raise UsageError(f"{path}: not a safetensors file: its header is missing")
     if length > size - 8 and prefix.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")):
         raise UsageError(
-            f"{path}: not a safetensors file but a pickle, which could run code; in PyTorch, write it anew with "
+            f"{path}: not a safetensors file but a pickle, which could run code; in PyTorch, save it again with "
             "safetensors.torch.save_file(model.state_dict(), …)"
         )
     if length > HEADER_LIMIT:

@@ -51,7 +51,7 @@ def assert_shapes(
     own = declared(program) or Shapes({})
     given = {**read_inputs(inputs, where if inputs else ()), **specs}
     if where and not inputs:
-        raise UsageError(f"where={list(where)!r} goes with inputs as text; a Spec has a where of its own")
+        raise UsageError(f"where={list(where)!r} belongs to inputs as strings; pass where= to the Spec")
     chosen = Shapes(
         given if given else own.inputs,
         own.params if params is None else params,
@@ -94,7 +94,7 @@ def assert_like_one_rank(
         if not worst <= rtol * scale:
             raise AssertionError(
                 f"on mesh {mesh} the step has another {name} than on one rank: it differs by up to {worst:.3g}. The "
-                "collectives of the program do not make of the ranks' parts what one rank computes"
+                "collectives of the program do not combine the ranks' parts to what one rank computes"
             )
 
 

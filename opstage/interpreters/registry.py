@@ -55,7 +55,7 @@ def register_interpreter(name: str, factory: Factory) -> None:
     if not isinstance(name, str) or not name or not callable(factory):
         raise UsageError(f"register_interpreter takes a name and a factory, not {name!r} and {factory!r}")
     if name in backends():
-        raise UsageError(f"there is a backend {name!r} already; give this one another name")
+        raise UsageError(f"backend {name!r} exists already; give this one another name")
     _IN_PROCESS[name] = factory
 
 

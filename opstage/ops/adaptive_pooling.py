@@ -83,7 +83,7 @@ def _targets(ops: Ops[R], op: str, x: R, size: Sequence[int | None]) -> list[tup
 def _entries(ops: Ops[R], op: str, x: R, axis: int) -> int:
     n = known(ops, op, x.shape[axis], lambda: f"parts are counted on axis {axis} of x, {show_shape(x.shape)}")
     if n == 0:
-        raise error(ops, op, f"x is {show_shape(x.shape)}: axis {axis} has no entries to pool")
+        raise error(ops, op, f"x is {show_shape(x.shape)}: axis {axis} must have at least one entry to pool")
     return n
 
 

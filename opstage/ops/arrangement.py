@@ -452,7 +452,13 @@ def _around(ops: Ops[R], x: R, axis: int, before: Dim, after: Dim, mode: str) ->
             )
 
         if mode == "edge":
-            at_most(ops, "pad", 1, size, lambda: f"x is {show_shape(x.shape)}: axis {axis} has no edge to repeat")
+            at_most(
+                ops,
+                "pad",
+                1,
+                size,
+                lambda: f"x is {show_shape(x.shape)}: axis {axis} is empty, without an edge to repeat",
+            )
             end = ops.slice(x, axis=axis, start=0 if first else size - 1, length=1)
             cells = ops.broadcast_to(end, shape=(*x.shape[:axis], amount, *x.shape[axis + 1 :]))
         else:

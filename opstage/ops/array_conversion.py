@@ -104,7 +104,7 @@ def index_columns(schema: Any) -> set[Any]:
 def _stacked(columns: Mapping[str, Any]) -> Array:
     """Return columns of numbers side by side, (rows, columns), in a dtype that holds all of them exactly."""
     if not columns:
-        raise UsageError("the table has no columns")
+        raise UsageError("expected a table with columns, got one without")
     arrays = {}
     for name, column in columns.items():
         try:

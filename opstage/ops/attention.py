@@ -44,9 +44,7 @@ def require_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
     (n, d), m = q.shape[-2:], k.shape[-2]
     require_equal(d, k.shape[-1], lambda: f"{shapes()}: q and k must agree in their last axis, {d} and {k.shape[-1]}")
     require_equal(m, v.shape[-2], lambda: f"{shapes()}: k has {m} keys but v has {v.shape[-2]} values")
-    require_at_most(
-        1, m, lambda: f"{shapes()}: there is no key to attend to; a softmax over an empty axis has no value"
-    )
+    require_at_most(1, m, lambda: f"{shapes()}: there must be at least one key to attend to")
     require_at_most(1, d, lambda: f"{shapes()}: queries and keys must have at least 1 component")
     return (*q.shape[:-2], n, m)
 
@@ -278,7 +276,7 @@ def _multi_head_shape(
         require_same_dtype(w, x, name, "x")
     head = _head_size(width, num_heads)
     require_at_most(1, head, f"wq is {show_shape(wq.shape)}: a head must have at least 1 component")
-    require_at_most(1, n, f"x is {show_shape(x.shape)}: there is no position to attend to")
+    require_at_most(1, n, f"x is {show_shape(x.shape)}: there must be at least one position to attend to")
     if has_mask:
         if len(mask[0].shape) not in (2, len(x.shape)):
             raise ShapeError(

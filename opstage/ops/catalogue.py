@@ -69,7 +69,7 @@ def register(
     """Register an op and its kernels. Raises UsageError for a name that is known or in `taken`."""
     with _LOCK:
         if name in _NAMED or name in taken:
-            raise UsageError(f"there is an op {name!r} already; give this one another name, such as 'my_{name}'")
+            raise UsageError(f"op {name!r} exists already; give this one another name, such as 'my_{name}'")
         _NAMED[name] = primitive
         for kind, kernel in kernels.items():
             _KERNELS.setdefault(kind, {})[primitive] = kernel

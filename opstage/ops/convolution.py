@@ -215,7 +215,7 @@ def _conv_transpose_shape(
     _require_bias(bias, kernel, channels_out)
     result: list[Dim] = []
     for axis, (n, k, s, p, extra, d) in enumerate(zip(spatial, sizes, stride, padding, output_padding, dilation)):
-        require_at_most(1, n, lambda: f"x is {show_shape(x.shape)}: it has no cell along spatial axis {axis}")
+        require_at_most(1, n, lambda: f"x is {show_shape(x.shape)}: it must have a cell along spatial axis {axis}")
         require_at_most(
             extra + 1,
             max(s, d),

@@ -203,7 +203,7 @@ class MissingSizeError(UsageError, KeyError):
     """An expression was evaluated without a value for one of its names."""
 
     def __init__(self, name: str, given: Iterable[str]):
-        super().__init__(f"no value was given for the dim {name}; values were given for: {', '.join(given) or 'none'}")
+        super().__init__(f"the value of dim {name} is missing; values were given for: {', '.join(given) or 'none'}")
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would quote it

@@ -29,7 +29,7 @@ def _require_length(x: TensorType, axis: int) -> None:
     require_at_most(
         1,
         x.shape[axis],
-        lambda: f"x is {show_shape(x.shape)}: axis {axis} is empty, and of no elements there is no transform",
+        lambda: f"x is {show_shape(x.shape)}: axis {axis} is empty, and a transform needs at least one element",
     )
 
 

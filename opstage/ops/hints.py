@@ -58,7 +58,11 @@ class Renamed:
         def __getattr__(self, name):
             kind = type(self).__name__
             ours = None if name.startswith("_") else _respelled(name, kind, dir(type(self)))
-            raise _plain(self, name) if ours is None else _renamed(f"{kind} has no {name}: Opstage calls it {ours}")
+            raise (
+                _plain(self, name)
+                if ours is None
+                else _renamed(f"{kind} does not have {name}: Opstage calls it {ours}")
+            )
 
 
 def no_such_op(ops: object, name: str, known: Collection[str]) -> UnknownNameError:
@@ -70,7 +74,7 @@ def no_such_op(ops: object, name: str, known: Collection[str]) -> UnknownNameErr
         ours = f"ops.{name[:-1]}: {_NO_INPLACE}"
     ours = ours or _derived(name) or _respelled(name, "ops", {*known, *dir(type(ops))})
     if ours is None:
-        return _renamed(f"there is no op {name!r}{nearest(name, known)}; docs/reference.md lists all ops")
+        return _renamed(f"unknown op {name!r}{nearest(name, known)}; docs/reference.md lists all ops")
     return _renamed(f"ops.{name}: Opstage calls it {ours}")
 
 
@@ -85,8 +89,10 @@ def no_such_method(ref: object, name: str, known: Collection[str]) -> UnknownNam
         ours = f"{others.get(name[:-1], f'ops.{name[:-1]}(x, …)')}; {_NO_INPLACE}"
     ours = ours or others.get(name) or _derived(name) or _respelled(name, "ops", known)
     if ours is None:
-        return _renamed(f"a ref has no {name}; ops are methods of the program's first argument, as ops.relu(x)")
-    return _renamed(f"a ref has no {name}; ops are methods of the program's first argument: Opstage calls it {ours}")
+        return _renamed(f"a ref does not have {name}; ops are methods of the program's first argument, as ops.relu(x)")
+    return _renamed(
+        f"a ref does not have {name}; ops are methods of the program's first argument: Opstage calls it {ours}"
+    )
 
 
 def _derived(name: str) -> str | None:
@@ -154,7 +160,7 @@ def of_a_call(error: TypeError) -> str | None:
         if str(error).startswith("unsupported operand"):
             return None  # an operator that refs lack; a polars Series computes those that it has without asking the ref
         left = ast.unparse(node.left)
-        return f"{left} takes no refs in its operators: write np.asarray({left})"
+        return f"{left} does not support refs in its operators: write np.asarray({left})"
     if not isinstance(node, ast.Call) or not isinstance(node.func, (ast.Name, ast.Attribute)):
         return None
     written = ast.unparse(node.func)
@@ -162,11 +168,11 @@ def of_a_call(error: TypeError) -> str | None:
     function = frame.f_locals.get(root, frame.f_globals.get(root))
     if not rest and function is None:
         hint = _BUILTINS.get(getattr(builtins, written, None))
-        return None if hint is None else f"{written}(…) takes no refs: {hint}"
+        return None if hint is None else f"{written}(…) does not support refs: {hint}"
     home = function.__name__ if isinstance(function, ModuleType) else getattr(function, "__module__", None)
     if str(home).partition(".")[0] not in _MODULES:
         return None
-    return f"{written} takes no refs: {op_for(written.rpartition('.')[2])}"
+    return f"{written} does not support refs: {op_for(written.rpartition('.')[2])}"
 
 
 def op_for(name: str, owner: str = "the program's first argument") -> str:
@@ -189,7 +195,9 @@ def _about_a_ref(error: TypeError) -> bool:
     kinds, text = [Infix], str(error)
     while kinds:
         kind = kinds.pop()
-        if kind.__name__ in text or text.startswith(("a ref is not", "a ref has no", "a ref cannot")):
+        if kind.__name__ in text or text.startswith(
+            ("a ref is not", "a ref cannot", "the truth value of a ref", "the number of a ref")
+        ):
             return True
         kinds.extend(kind.__subclasses__())
     return False
@@ -276,7 +284,7 @@ def _of_key(error: KeyError) -> str | None:
     if not isinstance(tree, Mapping) or key in tree:
         return None
     names = ", ".join(repr(name) for name in list(tree)[:20]) or "none"
-    return f"{text} has no key {key!r}{nearest(str(key), map(str, tree))}; its keys are {names}"
+    return f"{text} does not have the key {key!r}{nearest(str(key), map(str, tree))}; its keys are {names}"
 
 
 def _subscripted(traceback: TracebackType) -> tuple[str, Any] | None:
@@ -318,7 +326,7 @@ def _of_keyword(error: Exception) -> str | None:
     if (op, given) in _ELSEWHERE:
         return _ELSEWHERE[op, given]
     if not keywords:
-        return f"ops.{op} takes no keywords, only tensors"
+        return f"ops.{op} takes only tensors, not keywords"
     return f"ops.{op} takes {', '.join(f'{name}=' for name in keywords)}{nearest(given, keywords)}"
 
 
@@ -335,4 +343,4 @@ def _of_position(error: Exception) -> str | None:
     if not keywords:
         return _ELSEWHERE.get((op, "axis")) or f"ops.{op} takes {', '.join(tensors) or 'nothing'}"
     call = ", ".join([*tensors, *(f"{name}=…" for name in keywords)])
-    return f"what is no tensor goes by its name: ops.{op}({call})"
+    return f"pass what is not a tensor by keyword: ops.{op}({call})"

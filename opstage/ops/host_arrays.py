@@ -225,7 +225,7 @@ def no_wire_form(dtype: DType) -> str:
     """Return the error for a dtype that cannot be uploaded, with advice."""
     names = ", ".join(map(dtype_name, DEVICE_DTYPES))
     return (
-        f"a tensor of {dtype_name(dtype)} has no form on the device, which holds {names}; use "
+        f"a tensor of {dtype_name(dtype)} is not supported on the device, which holds {names}; use "
         "Options(dtype='float32'), or opstage.register_wire_format to say what it becomes"
     )
 

@@ -37,7 +37,7 @@ def require_in_range(op: str, shape: tuple[int, ...], idx: Array) -> None:
         allowed = f"so indices are 0 … {rows - 1}, and negative ones are out of range" if rows else "without a row"
         raise RangeError(
             f"index {index}{place} is out of range: x is {show_shape(shape)}, {allowed}; "
-            'pass mode="zero" where an index out of range is meant to stand for zeros',
+            'pass mode="zero" if an index out of range means zeros',
             op=op,
         )
 

@@ -168,7 +168,7 @@ def _require_index(x: TensorType, index: Dim, mode: str) -> None:
             return (
                 f"index {index} is out of range: x is {show_shape(x.shape)}, so indices are 0 … {count - 1}, and "
                 "negative ones are out of range; "
-                'pass mode="zero" where an index out of range is meant to stand for zeros'
+                'pass mode="zero" if an index out of range means zeros'
             )
 
         require_at_most(0, index, message)

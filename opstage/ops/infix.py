@@ -225,7 +225,7 @@ class Infix:
 
     def __bool__(self) -> NoReturn:
         raise ProgramError(
-            "a ref has no truth value: a program runs the same way whatever its values are. "
+            "the truth value of a ref is not supported: a program runs the same way for all values. "
             "Choose between values with ops.select(mask, x, y); branch on shapes and static parameters only"
         )
 
@@ -236,20 +236,26 @@ class Infix:
 
     def __round__(self, digits: int | None = None) -> Any:
         if digits is not None:
-            raise ProgramError(f"round(x, {digits}) takes no refs: write ops.round(x * 10**{digits}) / 10**{digits}")
+            raise ProgramError(
+                f"round(x, {digits}) does not support refs: write ops.round(x * 10**{digits}) / 10**{digits}"
+            )
         return self.ops.round(self)
 
     def __contains__(self, item: Any) -> NoReturn:
-        raise ProgramError("`value in x` takes no refs: ops.reduce_any(x == value) is a mask")
+        raise ProgramError("`value in x` does not support refs: ops.reduce_any(x == value) is a mask")
 
     def __format__(self, form: str) -> str:
         return repr(self) if not form else format(float(self), form)
 
     def __float__(self) -> NoReturn:
-        raise ProgramError("a ref has no number inside a program; return it, and read it from the result")
+        raise ProgramError(
+            "the number of a ref is not available inside a program; return the ref, and read the number from the result"
+        )
 
     def __len__(self) -> NoReturn:
-        raise ProgramError("len(…) takes no refs: x.shape[0] is the size of the first axis, len(x.shape) the rank")
+        raise ProgramError(
+            "len(…) does not support refs: x.shape[0] is the size of the first axis, len(x.shape) the rank"
+        )
 
     def __iter__(self) -> NoReturn:
         raise ProgramError(

@@ -109,7 +109,7 @@ def resize(
         n = known(ops, op, x.shape[axis], lambda: f"axis {axis} of x, {shape}, is resampled")
         m = known(ops, op, result, lambda: f"axis {axis} of x, {shape}, is resampled to {result} entries")
         if m and not n:
-            raise error(ops, op, f"x is {show_shape(x.shape)}: axis {axis} has no entries to make {m} of")
+            raise error(ops, op, f"x is {show_shape(x.shape)}: axis {axis} is empty, and cannot be resized to {m}")
         s = factor or Fraction(m, max(n, 1))
         if not m:
             x = ops.slice(x, axis=axis, start=0, length=0)

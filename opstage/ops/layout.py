@@ -86,7 +86,7 @@ def _reshape_shape(x: TensorType, *, shape: Shape) -> Types:
         given,
         lambda: (
             f"x is {show_shape(x.shape)} with {x.size} elements, which {given} does not divide; "
-            f"no size instead of -1 makes it {show_shape(shape)}"
+            f"it cannot become {show_shape(shape)} with any size instead of -1"
         ),
     )
     return (TensorType(tuple(inferred if axis == open_axes[0] else d for axis, d in enumerate(shape)), x.dtype),)

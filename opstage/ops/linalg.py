@@ -393,7 +393,7 @@ def _parse(equation: str, count: int) -> tuple[list[str], str]:
     left, arrow, output = text.partition("->")
     terms = left.split(",")
     if "." in text:
-        raise ShapeError(f"{equation!r} has an ellipsis; give each axis a letter of its own")
+        raise ShapeError(f"{equation!r} has an ellipsis, which is not supported; name each axis by a letter")
     for part in (*terms, output):
         wrong = [c for c in part if not (c.isascii() and c.isalpha())]
         if wrong:

@@ -29,7 +29,7 @@ IGNORED = -100
 def _mse_loss_shape(x: TensorType, y: TensorType) -> Types:
     require_float(x, "x")
     same_type(x, y, purpose="a prediction and its target have one shape")
-    require_at_most(1, x.size, lambda: f"x is {show_shape(x.shape)}, which has no elements to take a mean of")
+    require_at_most(1, x.size, lambda: f"x is {show_shape(x.shape)}, which must have elements to take a mean of")
     return (TensorType((), x.dtype),)
 
 
@@ -100,7 +100,7 @@ def _require_labels(
     require_float(logits, "logits")
     require_integer(labels, "labels")
     if not logits.shape:
-        raise ShapeError("logits must be (C,), (N, C) or (N, C, …) but are a scalar: there is no axis of classes")
+        raise ShapeError("logits must be (C,), (N, C) or (N, C, …) but are a scalar, without an axis of classes")
     axis = class_axis(len(logits.shape))
     expected = _without_classes(logits.shape)
 
@@ -114,10 +114,14 @@ def _require_labels(
         raise ShapeError(message())
     for a, b in zip(labels.shape, expected):
         require_equal(a, b, message)
-    require_at_most(1, logits.shape[axis], lambda: f"logits are {show_shape(logits.shape)}: there are no classes")
+    require_at_most(
+        1, logits.shape[axis], lambda: f"logits are {show_shape(logits.shape)}: there must be at least one class"
+    )
     if reduction == "mean":
         require_at_most(
-            1, labels.size, lambda: f"labels are {show_shape(labels.shape)}: there is no position to take a mean over"
+            1,
+            labels.size,
+            lambda: f"labels are {show_shape(labels.shape)}: there must be at least one position to take a mean over",
         )
 
 

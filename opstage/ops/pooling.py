@@ -36,7 +36,7 @@ def _pool_counts(spatial: Shape, kernel: Ints, stride: Ints, padding: Ints) -> S
                 f"padding {p} along spatial axis {axis} is more than half of the kernel's {k}, so a window could lie "
                 "in the padding alone"
             )
-        require_at_most(1, n, lambda: f"spatial axis {axis} has no cell to pool")
+        require_at_most(1, n, lambda: f"spatial axis {axis} must have a cell to pool")
     return window_counts(spatial, kernel, stride, padding)
 
 

@@ -255,7 +255,7 @@ class Primitive:
         self.saved_memo: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._called(name, operands, saves)
         if expandable and decomposition is None:
-            raise ProgramError(f"primitive {name} is expandable=True but has no decomposition")
+            raise ProgramError(f"primitive {name} is expandable=True but lacks a decomposition")
         if ruled and not differentiable:
             raise ProgramError(f"primitive {name} has a derivative rule that differentiable=False would never use")
         if differentiable and vjp is None and not self.expandable:
@@ -301,13 +301,14 @@ class Primitive:
         """Return the error for a derivative that needs the missing rule `rule`."""
         if self.declared:
             return ProgramError(
-                f"{self} has no {rule}, which this derivative needs: give it one, {rule}= of custom_op or def{rule} of "
+                f"{self} lacks a {rule}, which this derivative needs: give it "
+                f"one, {rule}= of custom_op or def{rule} of "
                 "custom_vjp, or say differentiable=False to custom_op"
             )
         if self.core:
-            return ProgramError(f"{self} is core and differentiable but has no {rule}")
+            return ProgramError(f"{self} is core and differentiable but lacks a {rule}")
         return ProgramError(
-            f"{self} declares a derivative rule of its own but no {rule}: as its rules define its derivative "
+            f"{self} declares a custom derivative rule but not {rule}: as its rules define its derivative "
             f"(expandable=False), that of its decomposition is not used in their place; give it a {rule}=, or say "
             "expandable=True if its rules equal the derivative of its decomposition"
         )

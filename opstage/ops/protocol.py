@@ -83,8 +83,8 @@ class Ops(
         taken = sorted(OPS.intersection(vars(cls)))
         if taken:
             raise ProgramError(
-                f"class {cls.__name__} defines {', '.join(taken)}, which every interpreter has as an op made of bind; "
-                "say in bind what the op is to do, or choose another name"
+                f"class {cls.__name__} defines {', '.join(taken)}, an op that every interpreter computes by bind; "
+                "define the op in bind, or choose another name"
             )
 
     if not TYPE_CHECKING:  # type checkers should report unknown names

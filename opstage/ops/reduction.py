@@ -58,8 +58,8 @@ def _require_elements(x: TensorType, axes: Ints, what: str) -> None:
         1,
         prod(x.shape[axis] for axis in axes),
         lambda: (
-            f"x is {show_shape(x.shape)}, so the {what} over {_axes_text(axes)} is one of no elements, which has no "
-            "value; leave such a tensor out"
+            f"x is {show_shape(x.shape)}, so the {what} over {_axes_text(axes)} needs at least one element; "
+            "leave such a tensor out"
         ),
     )
 

@@ -236,7 +236,11 @@ def top_k(ops: Ops[R], x: R, /, *, k: Dim, axis: int = -1, largest: bool = True)
     if isinstance(k, int) and k < 0:
         raise error(ops, "top_k", f"k must be at least 0 but is {k}")
     at_most(
-        ops, "top_k", k, length, lambda: f"x is {show_shape(x.shape)}: axis {axis} has no {k} elements but {length}"
+        ops,
+        "top_k",
+        k,
+        length,
+        lambda: f"x is {show_shape(x.shape)}: axis {axis} has {length} elements, fewer than k={k}",
     )
     places = ops.argsort(x, axis=axis, descending=largest)
     places = ops.slice(places, axis=axis, start=0, length=k)

@@ -120,7 +120,7 @@ def _ends(spec: Spec) -> tuple[float, float]:
     if not proper:
         raise UsageError(f"a Spec's range is (low, high) with low <= high, not {brief(spec.range)}")
     if spec.dtype == "bool":
-        raise UsageError(f"a mask is True or False and has no range, but a Spec of dtype bool has {brief(spec.range)}")
+        raise UsageError(f"a Spec of dtype bool: expected no range, got {brief(spec.range)}. A mask is True or False")
     return ends
 
 
@@ -230,7 +230,9 @@ def sized(tree: Any, sizes: Mapping[str, int], whose: str = "the program") -> An
     at = ", ".join(f"{name}={value}" for name, value in sizes.items())
     for name, value in sizes.items():
         if name not in seen:
-            raise UsageError(f"{whose} has no size {name!r}{nearest(name, seen)}; it has {', '.join(seen) or 'none'}")
+            raise UsageError(
+                f"{whose} does not have a size {name!r}{nearest(name, seen)}; it has {', '.join(seen) or 'none'}"
+            )
         if value < 0:
             raise UsageError(f"{whose} at {at}: a size is at least 0")
     result = []
@@ -359,7 +361,7 @@ def read_claims(given: Iterable[Claim | str] | Claim | str) -> tuple[Claim, ...]
         elif isinstance(each, (Causal, Independent, Window, Uses, Ignores)):
             found[each] = None
         else:
-            raise UsageError(f"{each!r} is no claim; expected one such as {EXPECTED}")
+            raise UsageError(f"{each!r} is not a claim; expected one such as {EXPECTED}")
     return tuple(found)
 
 
@@ -370,7 +372,7 @@ def _read_claim(text: str) -> Claim:
     if kind in _KINDS and len(rest) == 1 and rest[0]:
         return _KINDS[kind](rest[0])
     known: Sequence[str] = (*_KINDS, "window")
-    raise UsageError(f"{text!r} is no claim{'' if kind in known else nearest(kind, known)}; expected {EXPECTED}")
+    raise UsageError(f"{text!r} is not a claim{'' if kind in known else nearest(kind, known)}; expected {EXPECTED}")
 
 
 # `shapes`: declares the shapes of a program's arguments in a decorator ------------------------------------------------
@@ -423,7 +425,7 @@ def shapes(
         try:
             setattr(program, _MARK, Shapes(read, params, state, stated))
         except (AttributeError, TypeError):
-            raise UsageError(f"{program!r} takes no attributes, so no shapes can be declared of it") from None
+            raise UsageError(f"{program!r} does not accept attributes, so its shapes cannot be declared") from None
         return program
 
     return declare
@@ -450,7 +452,7 @@ def read_inputs(texts: Sequence[str], where: Sequence[str] = (), source: SourceL
         read[name] = spec
     if where:
         if not read:
-            raise UsageError(f"where={list(where)!r} speaks of no input; name one, such as 'x: B 3 32 32'")
+            raise UsageError(f"where={list(where)!r} needs an input to constrain; name one, such as 'x: B 3 32 32'")
         first = next(iter(read))
         read[first] = read[first].changed(where=where)
     if source is not None:

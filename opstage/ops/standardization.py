@@ -54,7 +54,7 @@ def require_affine(x: TensorType, affine: tuple[TensorType, ...], has_gamma: boo
 
 def require_some(size: Dim, x: TensorType, over: str) -> None:
     """Require at least one element to take the mean of."""
-    require_at_most(1, size, lambda: f"x is {show_shape(x.shape)}: there is nothing to normalise over, {over} is empty")
+    require_at_most(1, size, lambda: f"x is {show_shape(x.shape)}: {over} must not be empty to normalise over it")
 
 
 def values_per_channel(shape: Shape, channel_axis: int) -> Dim:

@@ -103,7 +103,7 @@ def normalize_axis(op: str, axis: int, rank: int) -> Any:
         if not isinstance(axis, int) or isinstance(axis, bool):
             return InvalidStatic(f"axis must be an int but is {axis!r}", op)
     if not -rank <= axis < rank:
-        allowed = f"{-rank} … {rank - 1}" if rank else "no axis at all: it is a scalar"
+        allowed = f"{-rank} … {rank - 1}" if rank else "none: it is a scalar"
         return InvalidStatic(f"axis {axis} is out of range for a tensor of rank {rank}, which has axes {allowed}", op)
     return axis % rank
 

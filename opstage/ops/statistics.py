@@ -127,7 +127,13 @@ def quantile(
     else:
         (place,) = axes_of(ops, op, axis, rank)
     length = x.shape[place]
-    at_most(ops, op, 1, length, lambda: f"x is {show_shape(whole)}: of no elements there is no quantile; leave it out")
+    at_most(
+        ops,
+        op,
+        1,
+        length,
+        lambda: f"x is {show_shape(whole)}: a quantile needs at least one element; leave such a tensor out",
+    )
     below = exact.numerator * (length - 1)
     low, high = below // exact.denominator, (below + exact.denominator - 1) // exact.denominator
     if interpolation == "nearest":  # ⌈p/2 - 1/4⌉ + ⌊p/2 + 1/4⌋ is p rounded, halves to even

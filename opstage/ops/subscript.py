@@ -95,7 +95,8 @@ def _take(ops: Any, x: Any, idx: Any, axis: int) -> tuple[Any, Any]:
 def refuse_assignment() -> NoReturn:
     """Raise the error for `x[…] = y`."""
     raise ProgramError(
-        "nothing changes in place, so a ref takes no assignment x[…] = y; make a new one: ops.select(mask, y, x) where "
+        "assignment x[…] = y is not supported, since nothing changes in place; "
+        "compute a new tensor: ops.select(mask, y, x) where "
         "a mask says which elements are new, ops.concat([x[:i], y, x[i + 1:]]) for rows in one place, "
         "ops.scatter_add_row for rows at indices"
     )

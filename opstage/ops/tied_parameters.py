@@ -181,8 +181,8 @@ class Places:
             if name in values and not same(values[name], value):
                 both = f"{trees.show_path(origins[name])} and {trees.show_path(path)}"
                 raise UsageError(
-                    f"{what} differ at {both}, which are one parameter here; make the trainer with two Params there to "
-                    f"go on with them apart{advice}"
+                    f"{what} differ at {both}, which are one parameter here; create the trainer with two Params "
+                    f"there to continue with separate values{advice}"
                 )
             values.setdefault(name, value)
             origins.setdefault(name, path)

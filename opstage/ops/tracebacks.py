@@ -134,7 +134,7 @@ def _arguments_problem(
     open_ended = any(p.kind is p.VAR_KEYWORD for p in own)
     for keyword in kwargs:
         if keyword not in keywords and not open_ended:
-            return f"{name} has no keyword {keyword}={nearest(keyword, keywords)}{takes}"
+            return f"{name} does not have a keyword {keyword}={nearest(keyword, keywords)}{takes}"
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:

@@ -71,7 +71,7 @@ class Scalars(list[Any]):
     del _name, _symbol
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a list has no {name}: {_CURE}", name=name, obj=self)
+        raise AttributeError(f"a list does not have {name}: {_CURE}", name=name, obj=self)
 
     def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
         return list, (list(self),)
@@ -185,7 +185,9 @@ def structure_paths(structure: Structure) -> list[str]:
     names = [".".join(_entry_name(entry) for entry in accessor) for accessor in structure.accessors()]
     if len(set(names)) != len(names):
         twice = next(name for n, name in enumerate(names) if name in names[:n])
-        raise UsageError(f"two leaves have the path {twice!r}: a key holds a dot, or a number stands beside its text")
+        raise UsageError(
+            f"two leaves have the path {twice!r}: a key contains a dot, or a number and its string are both keys"
+        )
     return names
 
 

@@ -85,7 +85,7 @@ def require_shape(shape: Shape) -> None:
     numbers = [size for size in shape if isinstance(size, int)]
     if any(size < 0 for size in numbers) or math.prod([size for size in numbers if size]) >= 2**63:
         raise UsageError(
-            f"no array has the shape {brief(tuple(shape))}: sizes are at least 0, and elements fewer than 2**63"
+            f"an array cannot have the shape {brief(tuple(shape))}: sizes are at least 0, and elements fewer than 2**63"
         )
 
 

@@ -327,7 +327,7 @@ class SessionRef(Node[Any]):
         from ..ops.hints import op_for
 
         name = _REDUCTIONS.get(ufunc.__name__, ufunc.__name__) if method == "reduce" else ufunc.__name__
-        raise TypeError(f"np.{name} takes no refs: {op_for(name, 'the session')}")
+        raise TypeError(f"np.{name} does not support refs: {op_for(name, 'the session')}")
 
     def forget(self) -> None:
         """Drop the value and all that the backward pass would read; shape and dtype stay."""

@@ -133,7 +133,7 @@ def branches_of(static: Static) -> tuple[Body, ...]:
 def _switch_shape(index: TensorType, *operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
     bodies = branches_of(static)
     if not bodies:
-        raise ShapeError("a switch has no branches")
+        raise ShapeError("a switch needs at least one branch")
     if index.shape != () or index.dtype.kind not in "iub" or (index.dtype == BOOL and len(bodies) != 2):
         raise ShapeError(f"a switch of {len(bodies)} branches chooses by an integer scalar, not by {index}")
     first = bodies[0].output_types
@@ -150,7 +150,7 @@ def _switch_shape(index: TensorType, *operands: TensorType, **static: Any) -> tu
 def chosen(number: int, count: int) -> int:
     """Return the number of the branch that runs. Raises RangeError for an index out of range."""
     if not 0 <= number < count:
-        raise RangeError(f"index is {number} but there are branches 0 to {count - 1}", op="switch")
+        raise RangeError(f"index must be from 0 to {count - 1} but is {number}", op="switch")
     return number
 
 

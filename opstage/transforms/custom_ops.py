@@ -104,7 +104,7 @@ def custom_op(
         )
     if differentiable and decomposition is None and vjp is None and jvp is None:
         raise UsageError(
-            f"op {name!r} has no derivative: give it a vjp=, a jvp= or a decomposition=, or say differentiable=False"
+            f"op {name!r} lacks a derivative: give it a vjp=, a jvp= or a decomposition=, or say differentiable=False"
         )
     primitive = _primitive(
         name, tuple(operands), tuple(outputs), shape, decomposition is not None, vjp, jvp, saves, differentiable,

@@ -163,7 +163,7 @@ def tangents_of_leaves(trees: tuple[Any, ...], tangents: tuple[Any, ...]) -> lis
     """Return the tangents of the leaves of each tree, None for all leaves of one without. Raises ShapeError where they
     do not fit."""
     if len(trees) != len(tangents):
-        raise ShapeError(f"there are {len(tangents)} tangents for {len(trees)} arguments", op="jvp")
+        raise ShapeError(f"expected {len(trees)} tangents, one for each argument, got {len(tangents)}", op="jvp")
     found = []
     for tree, tangent in zip(trees, tangents):
         leaves, structure = flatten(tree)

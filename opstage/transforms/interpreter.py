@@ -261,7 +261,7 @@ class BaseInterpreter(Interpreter[R]):
         if primitive.declared:
             hint = "; give its custom_op a decomposition=, or a kernel for this device in kernels="
         return UnsupportedError(
-            f"{type(self).__name__} has no kernel for {primitive} in dtype {dtype_name(self.dtype)}{hint}",
+            f"{type(self).__name__} does not support {primitive} in dtype {dtype_name(self.dtype)}{hint}",
             op=primitive.name,
             region=self.cursor.region.name,
         )

@@ -48,7 +48,8 @@ def scan(
         result = f(tracer, unflatten(structure, state), unflatten(xs_structure, entries))
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise ProgramError(
-                f"the body of a scan returns a pair (carry, y), y being None if there is none, not {_describe(result)}"
+                "the body of a scan returns a pair (carry, y), with y None if "
+                f"nothing is stacked, not {_describe(result)}"
             )
         carry_out, carry_out_structure = flatten(result[0])
         if carry_out_structure != structure:

@@ -266,7 +266,7 @@ class Writing(BaseInterpreter[Variable]):
     """
 
     __slots__ = ("trace", "closed")
-    no_values = "a program that is recorded has no values yet, so its structure cannot depend on them"
+    no_values = "the values of a program that is recorded are not available yet, so its structure cannot depend on them"
     """The message where a value is requested."""
 
     def __init__(self, dtype: DType, seed: int):

@@ -84,9 +84,9 @@ def _require_linear(ops: Any, body: Body, given: Sequence[_Degree]) -> None:
     names: dict[int, str] = {}
     for slot, form in zip(body.outputs, _forms(ops, body, given, names)):
         if form is _Degree.OTHER:
-            raise NotLinearError(f"{names.get(slot, 'an op')} makes it no linear map")
+            raise NotLinearError(f"{names.get(slot, 'an op')} makes it nonlinear")
         if form is _Degree.CONSTANT and is_float(body.types[slot].dtype):
-            raise NotLinearError("a term that stays makes it no linear map")
+            raise NotLinearError("a constant term makes it nonlinear")
 
 
 def _forms(ops: Any, body: Body, given: Sequence[_Degree], names: dict[int, str] | None = None) -> list[_Degree]:
@@ -203,6 +203,7 @@ def _transposed(
         return transpose(ops, f, [type_ for type_ in types if is_float(type_.dtype)], given)
     except NotLinearError as error:
         raise ProgramError(
-            f"{name} has no {missing}, which this derivative needs, and none follows from its {rule}: {error} of the "
+            f"{name} lacks a {missing}, which this derivative needs, and it does "
+            f"not follow from its {rule}: {error} in the "
             f"{of}; give it one, {missing}= of custom_op or def{missing} of custom_vjp"
         ) from None

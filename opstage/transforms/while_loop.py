@@ -41,7 +41,7 @@ def while_loop(ops: Interpreter[R], cond: Any, body: Any, init: Any, *, max_iter
     with structural_op(ops, "while_loop"):
         limit = loop_size("while_loop", "max_iterations", max_iterations)
         if not carried:
-            raise ShapeError("a while_loop carries at least one tensor: it gives nothing else")
+            raise ShapeError("a while_loop carries at least one tensor: it returns nothing else")
         types = [*map(type_of, carried), TensorType((), INT64)]
         tester, part = loop_part(ops, types), loop_part(ops, types)
         flags = [
@@ -102,7 +102,7 @@ def _while_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]
     loop = WhileParameters(**static)
     outputs = loop.body.output_types
     if loop.test.output_types != (TensorType((), BOOL),) or outputs[-1:] != (TensorType((), INT64),):
-        raise ShapeError(f"a while_loop is made of a test and a body that counts, not of {loop.test} and {loop.body}")
+        raise ShapeError(f"a while_loop needs a test and a body that counts, not {loop.test} and {loop.body}")
     rows = [("test", operands, loop.test.input_types), ("body", operands, loop.body.input_types)]
     rows.append(("body, as it leaves it,", operands[: len(outputs)], outputs))
     for name, given, taken in rows:

@@ -173,7 +173,7 @@ def test_errors_of_the_backward_pass_name_the_line_of_the_op() -> None:
 
     report = check(loss, Spec("3"), Spec("3"), options=Options(dtype="exact"))
     finding = only(report)
-    assert finding.op == "sqrt" and "no kernel for sqrt in dtype exact" in finding.reason
+    assert finding.op == "sqrt" and "does not support sqrt in dtype exact" in finding.reason
     with pytest.raises(ValidationError, match=r"sqrt at .*test_check.py") as caught:
         opstage.scalar_trainer(loss, np.ones(3), Spec("3"), options=Options(dtype="exact"))
     found = caught.value.report
@@ -296,7 +296,7 @@ def test_what_is_neither_proved_nor_refuted_is_a_condition() -> None:
         (lambda ops, x, y: ops.select(y, x, x), [Spec("B"), Spec("B")], "select", "mask must be a boolean mask"),
         (lambda ops, x, y: ops.sum(y), [Spec("B"), Spec("B", dtype="bool")], "sum", "bool"),
         (lambda ops, x, y: ops.reduce_max(x, axis=2), [Spec("B"), Spec("")], "reduce_max", "axis 2 is out of range"),
-        (lambda ops, x, y: ops.reduce_max(x), [Spec("0"), Spec("")], "reduce_max", "one of no elements"),
+        (lambda ops, x, y: ops.reduce_max(x), [Spec("0"), Spec("")], "reduce_max", "needs at least one element"),
     ],
 )
 def test_dtypes_axes_and_empty_tensors(program: Any, specs: Any, op: str, reason: str) -> None:
@@ -313,17 +313,18 @@ def test_what_user_code_raises_is_a_finding() -> None:
     finding = only(check(lookup, {"weight": Spec("3")}))
     assert (
         finding.reason
-        == "KeyError: 'wieght'; params has no key 'wieght' (did you mean 'weight'?); its keys are 'weight'"
+        == "KeyError: 'wieght'; params does not have the key 'wieght' (did you mean 'weight'?); its keys are 'weight'"
     )
     assert finding.source is not None and finding.source.line == line_of(lookup, "wieght")
 
     finding = only(check(lambda ops, x: ops.sofmax(x), Spec("3")))
-    assert "there is no op 'sofmax' (did you mean 'softmax'?)" in finding.reason
+    assert "unknown op 'sofmax' (did you mean 'softmax'?)" in finding.reason
     assert "ZeroDivisionError" in only(check(lambda ops, x: 1 / 0, Spec("3"))).reason
     assert "RecursionError" in only(check(recursive, Spec("3"))).reason
     assert "missing 1 required positional argument: 'y'" in only(check(lambda ops, x, y: x, Spec("3"))).reason
     assert "an op got a float where it needs a ref" in only(check(lambda ops, x: 3.0, Spec("3"))).reason
-    assert "a ref has no truth value" in only(check(lambda ops, x: x if x > 0 else -x, Spec(""))).reason
+    finding = only(check(lambda ops, x: x if x > 0 else -x, Spec("")))
+    assert "the truth value of a ref is not supported" in finding.reason
 
 
 def recursive(ops: Any, x: Any) -> Any:
@@ -338,7 +339,7 @@ def recursive(ops: Any, x: Any) -> Any:
         ([Spec("B T/2")], "sizes divide with // "),
         ([Spec("B", where=["C <= 3"])], "unknown dim 'C'"),
         ([Spec("Batch", where=["Bacth <= 3"])], "unknown dim 'Bacth' (did you mean 'Batch'?)"),
-        ([Spec("B", where=["B <= 3", "B > 4"])], "no sizes satisfy the constraint 'B > 4'"),
+        ([Spec("B", where=["B <= 3", "B > 4"])], "the constraint 'B > 4' cannot be satisfied"),
         ([Spec("B", where=["B"])], "a relation is wanted"),
         ([Spec(("B", -1))], "a dim is an int that is at least 0"),
         ([Spec(("B", 1.5))], "a dim is an int that is at least 0"),

@@ -42,12 +42,12 @@ SHARED = (
     Cause(
         "windows do not fit",
         ShapeError,
-        r"^(the kernel (covers|is empty)|spatial axis \d+ has no cell|padding \d+ |x is .* no cell along spatial axis)",
+        r"^(the kernel (covers|is empty)|spatial axis \d+ must have|padding \d+ |x is .* cell along spatial axis)",
     ),
     Cause(
         "an axis is empty",
         ShapeError,
-        r"(of no elements|nothing to normalise over|there are no classes|there is no transform|to take a mean o)",
+        r"(at least one element|to normalise over|at least one class|to take a mean o)",
     ),
     Cause(
         "{0} of another shape",
@@ -79,7 +79,7 @@ OWN = (
     Cause("the bias does not broadcast", ShapeError, r"^bias is .* but the attention weights"),
     Cause("the bias a mask", DtypeError, r"^bias is added to the scores but is"),
     Cause("num_heads do not divide the columns", ShapeError, r"^num_heads=\d+ must divide"),
-    Cause("no position to attend to", ShapeError, r"there is (no position|nothing) to attend to|no key"),
+    Cause("no position to attend to", ShapeError, r"at least one (position|key) to attend to"),
     Cause("labels do not fit the logits", ShapeError, r"^labels are .* but logits"),
     Cause("the logits a scalar", ShapeError, r"^logits must be .* but are a scalar"),
     Cause("x does not broadcast to the shape", ShapeError, r"which cannot become"),

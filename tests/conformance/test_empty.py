@@ -235,17 +235,21 @@ VALUES: dict[str, tuple[Callable[..., Any], Any, Any]] = {
 }
 
 ERRORS: dict[str, tuple[Callable[..., Any], Any, str]] = {
-    "reduce_mean": (lambda ops, x: ops.reduce_mean(x, axis=0), NONE, "the mean over axis 0 is one of no elements"),
-    "reduce_mean of all": (lambda ops, x: ops.reduce_mean(x), LINES, r"axes \(0, 1\) is one of no elements"),
-    "reduce_max": (lambda ops, x: ops.reduce_max(x, axis=0), NONE, "the maximum over axis 0 is one of no elements"),
-    "argmax": (lambda ops, x: ops.argmax(x, axis=1), LINES, "the argmax over axis 1 is one of no elements"),
-    "mse_loss": (lambda ops, x: ops.mse_loss(x, x), NONE, "which has no elements to take a mean of"),
-    "layer_norm": (lambda ops, x: ops.layer_norm(x, None, None), LINES, "there is nothing to normalise over"),
+    "reduce_mean": (lambda ops, x: ops.reduce_mean(x, axis=0), NONE, "the mean over axis 0 needs at least one element"),
+    "reduce_mean of all": (lambda ops, x: ops.reduce_mean(x), LINES, r"axes \(0, 1\) needs at least one element"),
+    "reduce_max": (
+        lambda ops, x: ops.reduce_max(x, axis=0),
+        NONE,
+        "the maximum over axis 0 needs at least one element",
+    ),
+    "argmax": (lambda ops, x: ops.argmax(x, axis=1), LINES, "the argmax over axis 1 needs at least one element"),
+    "mse_loss": (lambda ops, x: ops.mse_loss(x, x), NONE, "which must have elements to take a mean of"),
+    "layer_norm": (lambda ops, x: ops.layer_norm(x, None, None), LINES, "must not be empty to normalise over it"),
     "batch_norm": (lambda ops, x: ops.batch_norm(x, None, None), NONE, "the batch variance needs at least 2 values"),
     "max_pool": (
         lambda ops, x: ops.max_pool(x, kernel=(1,), stride=(1,), padding=(0,)),
         LINES,
-        "spatial axis 0 has no cell to pool",
+        "spatial axis 0 must have a cell to pool",
     ),
 }
 

@@ -292,5 +292,5 @@ def test_an_index_that_is_none(options: Options) -> None:
 
     assert opstage.run(program, np.array(1), options=options) == 2.0
     for i in (2, -1):
-        with pytest.raises(RangeError, match=f"index is {i} but there are branches 0 to 1"):
+        with pytest.raises(RangeError, match=f"index must be from 0 to 1 but is {i}"):
             opstage.run(program, np.array(i), options=options)

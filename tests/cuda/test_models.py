@@ -97,7 +97,7 @@ def test_a_check_knows_what_a_device_has(monkeypatch: pytest.MonkeyPatch, capsys
     code, out = run(monkeypatch, capsys, "check", "mlp", "--runs-on")
     rows = {line.split("  ")[1]: line for line in out.splitlines() if " on cuda " in line}
     assert [row.split("cuda")[1].strip() for row in rows.values()] == ["float32 yes, float64 no, exact no"] * 2, out
-    assert "a tensor of float64 has no form on the device, which holds float32" in out
+    assert "a tensor of float64 is not supported on the device, which holds float32" in out
 
 
 def test_each_model_has_a_small_config() -> None:

@@ -149,7 +149,7 @@ class World:
             try:
                 self._declare(f"{write(fact[0])} {fact[1]} {write(fact[2])}")
             except UsageError as error:
-                if "no sizes satisfy" in str(error) or "never holds" in str(error):
+                if "cannot be satisfied" in str(error) or "never holds" in str(error):
                     self.contradicted = fact
                 else:
                     assert "always holds" in str(error) or "cannot read" in str(error)

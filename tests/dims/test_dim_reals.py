@@ -219,7 +219,7 @@ def test_only_exact_operands_are_taken() -> None:
         n * math.inf
     with pytest.raises(UsageError, match="cannot be combined exactly with nan"):
         math.nan / n
-    with pytest.raises(UsageError, match="an exponent is a multiple of 1/2"):
+    with pytest.raises(UsageError, match="an exponent that is a multiple of 1/2"):
         n**0.3
     with pytest.raises(UsageError, match="come from different scopes"):
         1 / n + 1 / DimScope().dim("M")

@@ -98,8 +98,9 @@ def test_a_check_tells_our_name_and_no_other() -> None:
 
 
 def test_names_of_nobody_are_no_ops() -> None:
-    assert asked(lambda ops, x: ops.reluu(x)).startswith("there is no op 'reluu' (did you mean 'relu'?)")
-    assert "a ref has no colour; ops are methods of the program's first argument" in asked(lambda ops, x: x.colour)
+    assert asked(lambda ops, x: ops.reluu(x)).startswith("unknown op 'reluu' (did you mean 'relu'?)")
+    colour = asked(lambda ops, x: x.colour)
+    assert "a ref does not have colour; ops are methods of the program's first argument" in colour
     assert asked(lambda ops, x: x.add_(x)).endswith(
         "ops.add(x, …); nothing changes in place: a program returns what is new"
     )
@@ -162,7 +163,7 @@ def test_torchlean_s_ops_in_either_spelling(name: str, ours: str) -> None:
     ],
 )
 def test_objects_answer_with_their_own_names(make: Any, name: str, ours: str) -> None:
-    assert f"has no {name}: Opstage calls it " in answers(make(), name) or "Opstage calls it" in answers(make(), name)
+    assert "Opstage calls it " in answers(make(), name)
     assert ours in answers(make(), name)
     assert "'colour'" in answers(make(), "colour") and "Opstage calls it" not in answers(make(), "colour")
     assert not hasattr(make(), "_colour")

@@ -63,8 +63,8 @@ def test_no_text_is_no_claim(text: str) -> None:
         ("causal:T:3", "expected causal:T"),
         ("window:T", "window:T:3"),
         ("window:T:-1", "window:T:3"),
-        (3, "3 is no claim"),
-        (None, "None is no claim"),
+        (3, "3 is not a claim"),
+        (None, "None is not a claim"),
     ],
 )
 def test_what_is_no_claim_is_refused(claim: Any, message: str) -> None:
@@ -104,7 +104,7 @@ def test_claims_stand_beside_a_program() -> None:
 
     found = declared(program)
     assert found is not None and found.claims == (Causal("T"),)
-    with pytest.raises(UsageError, match="no claim"):
+    with pytest.raises(UsageError, match="not a claim"):
         shapes("x: B T", claims=["causal"])
 
 

@@ -211,7 +211,7 @@ def _writes(x: Any) -> Any:
         (
             {"vjp": None, "jvp": None, "differentiable": True},
             UsageError,
-            "op .t_cube. has no derivative: give it a vjp=",
+            "op .t_cube. lacks a derivative: give it a vjp=",
         ),
     ],
 )
@@ -231,8 +231,8 @@ def test_no_vjp_is_zero_where_it_gives_none() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: (cube(), cube()), UsageError, "there is an op 't_cube' already"),
-        (lambda: cube("add"), UsageError, "there is an op 'add' already"),
+        (lambda: (cube(), cube()), UsageError, "op 't_cube' exists already"),
+        (lambda: cube("add"), UsageError, "op 'add' exists already"),
         (lambda: cube("a b"), UsageError, "an op's name is an identifier"),
         (lambda: cube(kernels={"tpu": abs}), UsageError, "kernels has 'tpu'"),
         (lambda: cube(kernels=None), UsageError, "neither kernels nor a decomposition"),
@@ -264,7 +264,7 @@ def test_tensors_from_outside_of_a_definition_are_refused() -> None:
 
 def test_op_without_kernel_for_an_interpreter_says_what_to_give() -> None:
     op = cube(kernels={"cuda": abs})
-    with pytest.raises(UnsupportedError, match=r"NumpyOps has no kernel for t_cube.*decomposition=.*kernels="):
+    with pytest.raises(UnsupportedError, match=r"NumpyOps does not support t_cube.*decomposition=.*kernels="):
         opstage.run(lambda ops, x: op(ops, x), X)
 
 
@@ -283,7 +283,7 @@ def test_interpreter_of_this_process() -> None:
         opstage.register_interpreter("mine", lambda options: NumpyOps(options.replace(backend="eager")))
         assert opstage.run(lambda ops, x: ops.sum(x), X, options=Options(backend="mine")) == 6.0
         for taken in ("mine", "eager"):
-            with pytest.raises(UsageError, match=f"there is a backend '{taken}' already"):
+            with pytest.raises(UsageError, match=f"backend '{taken}' exists already"):
                 opstage.register_interpreter(taken, NumpyOps)
     finally:
         registry._IN_PROCESS.clear()
@@ -424,7 +424,11 @@ def test_a_graph_of_an_op_is_read_where_its_package_is_installed(install: Instal
         ("raise ValueError('no GPU here')", "t_ops_one:op", r"cannot be loaded: ValueError: no GPU here"),
         (GOOD, "t_ops_one:absent", r"cannot be loaded: AttributeError: .*absent"),
         (GOOD, "t_ops_one:doubled", r"op 't_op': t_ops_one:doubled declares no op of this name"),
-        (GOOD.replace("t_other", "add"), "t_ops_one:doubled", r"cannot be loaded: UsageError: .*an op 'add' already"),
+        (
+            GOOD.replace("t_other", "add"),
+            "t_ops_one:doubled",
+            r"cannot be loaded: UsageError: .*op 'add' exists already",
+        ),
     ],
     ids=["import", "raises", "absent", "another name", "taken"],
 )

@@ -83,7 +83,7 @@ def test_texts_that_cannot_be_read(text: str) -> None:
 
 
 def test_constraints_want_an_input() -> None:
-    with pytest.raises(UsageError, match="speaks of no input"):
+    with pytest.raises(UsageError, match="needs an input to constrain"):
         read_inputs([], ["T <= 3"])
 
 

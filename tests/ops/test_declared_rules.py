@@ -292,9 +292,9 @@ def test_a_clipped_gradient_is_differentiated_by_reverse_mode_alone() -> None:
     through = np.clip(v + 6 * small * v * inside_bounds, -1, 1)  # the cotangent of y = clip(x), clipped again
     np.testing.assert_allclose(reverse_over_reverse(cube(CLIP), small, v), v * inside_bounds + through, rtol=1e-12)
     for road in ("hvp", "hvp, compiled", "compile", "reverse over forward"):
-        with pytest.raises(ProgramError, match=r"clip_gradient .* no jvp.*expandable=False"):
+        with pytest.raises(ProgramError, match=r"clip_gradient .* not jvp.*expandable=False"):
             PRODUCT_ROADS[road](cube(CLIP), X, V)
-    with pytest.raises(ProgramError, match=r"clip_gradient .* no jvp"):
+    with pytest.raises(ProgramError, match=r"clip_gradient .* not jvp"):
         opstage.jvp(cube(CLIP), (X,), (V,), options=F64)
 
 
@@ -302,7 +302,7 @@ def test_a_session_moves_leaves_through_a_vjp_only_where_there_is_a_jvp() -> Non
     session = Session(F64)
     leaf = session.leaf(X)
     np.testing.assert_allclose(session.jvp_leaf(cube(STRAIGHT)(session, leaf), leaf, V), GRADIENTS[STRAIGHT] @ V)
-    with pytest.raises(ProgramError, match=r"clip_gradient .* no jvp"):
+    with pytest.raises(ProgramError, match=r"clip_gradient .* not jvp"):
         session.jvp_leaf(cube(CLIP)(session, leaf), leaf, V)
 
 
@@ -333,7 +333,7 @@ def test_a_rule_that_equals_the_derivative_may_be_expanded() -> None:
 
 
 def test_a_jvp_alone_serves_forward_mode() -> None:
-    with pytest.raises(ProgramError, match=r"half declares .* no vjp.*expandable"):
+    with pytest.raises(ProgramError, match=r"half declares .* not vjp.*expandable"):
         _op("half", decomposition=_copy, jvp=Linearity.JOINT)
     whole = _op("whole", decomposition=_copy, jvp=Linearity.JOINT, expandable=True)
     np.testing.assert_allclose(ROADS["eager"](cube(whole), X), 2 * X + 3 * X**2)
@@ -344,9 +344,9 @@ def test_a_jvp_alone_serves_forward_mode() -> None:
     [
         ({"decomposition": _copy, "vjp": _through, "differentiable": False}, "differentiable=False would never use"),
         ({"decomposition": _copy, "jvp": _moved, "differentiable": False}, "differentiable=False would never use"),
-        ({"vjp": _through, "expandable": True}, "expandable=True but has no decomposition"),
-        ({"jvp": _moved}, "core and differentiable but has no vjp"),
-        ({"decomposition": _copy, "jvp": _moved, "expandable": False}, "no vjp.*expandable=False"),
+        ({"vjp": _through, "expandable": True}, "expandable=True but lacks a decomposition"),
+        ({"jvp": _moved}, "core and differentiable but lacks a vjp"),
+        ({"decomposition": _copy, "jvp": _moved, "expandable": False}, "not vjp.*expandable=False"),
     ],
 )
 def test_what_contradicts_itself_is_refused(what: dict[str, Any], message: str) -> None:

@@ -63,7 +63,7 @@ def test_round_is_to_even_and_what_has_no_meaning_says_so() -> None:
     for program, message in (
         (lambda ops, x: round(x, 2), r"write ops.round\(x \* 10\*\*2\) / 10\*\*2"),
         (lambda ops, x: 1.0 in x, r"ops.reduce_any\(x == value\)"),
-        (lambda ops, x: f"{x:.3f}", "a ref has no number inside a program"),
+        (lambda ops, x: f"{x:.3f}", "the number of a ref is not available inside a program"),
     ):
         with pytest.raises(ProgramError, match=message):
             run(program, x)

@@ -64,7 +64,7 @@ def test_ops_are_made_of_bind(text: str) -> None:
 
 @pytest.mark.parametrize("base", [Ops, Words, Transparent])
 def test_a_name_of_an_op_has_no_other_meaning(base: type[Any]) -> None:
-    with pytest.raises(ProgramError, match="class Mine defines relu, which every interpreter has as an op"):
+    with pytest.raises(ProgramError, match="class Mine defines relu, an op that every interpreter computes by bind"):
         type("Mine", (base,), {"relu": lambda ops, x: x})
 
 

@@ -107,7 +107,7 @@ def test_symbolic_sizes_pass_through() -> None:
 
 def test_an_axis_that_may_be_empty_is_refused() -> None:
     t = DimScope().dim("T")
-    with pytest.raises(ShapeError, match=r"of no elements.* fails at T=1; add where="):
+    with pytest.raises(ShapeError, match=r"at least one element.* fails at T=1; add where="):
         _infer(REDUCE_MAX, 3, t - 1, axes=(1,), keepdims=False)
 
 

@@ -267,7 +267,7 @@ def test_fractions_are_interpolated_exactly() -> None:
         (lambda ops, x: derived.resize(ops, x, size=(2,), coordinates="half"), r"did you mean 'half_pixel'\?"),
         (lambda ops, x: derived.resize(ops, x, size=(2, 2), axes=(1,)), "must be about the same axes"),
         (lambda ops, x: derived.resize(ops, x, scale=-1.0), "scale must be above 0 and finite but is -1"),
-        (lambda ops, x: derived.resize(ops, x[:, :, :, :0], size=(3,)), "axis 3 has no entries to make 3 of"),
+        (lambda ops, x: derived.resize(ops, x[:, :, :, :0], size=(3,)), "axis 3 is empty, and cannot be resized to 3"),
         (lambda ops, x: derived.resize(ops, x, size=(2,), mode="nearest", antialias=True), "antialias is of mode"),
         (lambda ops, x: derived.grid_sample(ops, x, x[:, :, :, :1]), "axis 3|a position has 1 numbers, not 2"),
         (lambda ops, x: derived.grid_sample(ops, x, x, padding="edge"), "padding must be one of"),

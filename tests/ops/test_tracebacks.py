@@ -133,14 +133,18 @@ def test_arguments_that_a_function_does_not_take_are_named() -> None:
     calls: list[tuple[Callable[[], Any], str]] = [
         (
             lambda: opstage.fit("mlp", epoch=3),
-            r"fit has no keyword epoch= \(did you mean 'epochs'\?\); it takes model=, ",
+            r"fit does not have a keyword epoch= \(did you mean 'epochs'\?\); it takes model=, ",
         ),  # type: ignore[call-arg]
         (
             lambda: opstage.custom_op("a", operands="x", shap=1),
-            r"custom_op has no keyword shap= \(did you mean 'shape'",
+            r"custom_op does not have a keyword shap= \(did you mean 'shape'",
         ),  # type: ignore[call-arg]
         (lambda: opstage.load(), r"load: missing a required argument: 'run'; it takes run=, which=, "),  # type: ignore[call-arg]
-        (lambda: trained().evaluate(dat=3), r"evaluate has no keyword dat= \(did you mean 'data'\?\); it takes data="),
+        (
+            lambda: trained().evaluate(dat=3),
+            r"evaluate does not have a keyword dat= \(did you "
+            r"mean 'data'\?\); it takes data=",
+        ),
         (lambda: trained().evaluate(1, 2), r"evaluate: too many positional arguments; it takes data="),
     ]
     for call, message in calls:
@@ -180,14 +184,17 @@ EarlyStopping: Any = callbacks.EarlyStopping
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "adamw": (lambda: optim.adamw(lr=-1), "lr must be a finite number"),
-    "keyword": (lambda: adamw(weight_deca=0.1), "AdamW has no keyword weight_deca= .*'weight_decay'.*it takes lr=, "),
-    "unlike any": (lambda: sgd(0.1, foo=1), "Sgd has no keyword foo=; it takes lr=, weight_decay=$"),
+    "keyword": (
+        lambda: adamw(weight_deca=0.1),
+        "AdamW does not have a keyword weight_deca= .*'weight_decay'.*it takes lr=, ",
+    ),
+    "unlike any": (lambda: sgd(0.1, foo=1), "Sgd does not have a keyword foo=; it takes lr=, weight_decay=$"),
     "too many": (lambda: sgd(0.1, 0.0, 3, 4), "Sgd: too many positional arguments; it takes lr=, weight_decay="),
     "missing": (lambda: EarlyStopping(), "EarlyStopping: missing a required argument: 'patience'"),
     "loader": (lambda: data.Loader(rows, 9), "batch_size=9"),
     "prefetch": (lambda: data.Prefetch(data.Loader(rows, 1), 0), "depth=0"),
     "dataset": (lambda: data.Dataset(("x",), (np.array([np.nan]),)), "row 0 holds nan"),
-    "dataset's keyword": (lambda: Dataset(x=rows), "Dataset has no keyword x="),
+    "dataset's keyword": (lambda: Dataset(x=rows), "Dataset does not have a keyword x="),
     "early stopping": (lambda: callbacks.EarlyStopping(patience=0), "patience must be"),
     "moving average": (lambda: callbacks.Ema(2.0), "2.0"),
     "schedule": (lambda: schedule.Cosine(-1, 3), "lr must be"),

@@ -139,21 +139,21 @@ def test_a_jvp_makes_jacobians_agree(options: Options) -> None:
 
 
 NOT_LINEAR: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
-    "clips": (lambda ops, x, g: ops.clamp(g, lo=-1.0, hi=1.0), "clamp makes it no linear map of the cotangents"),
-    "adds": (lambda ops, x, g: g + 0.1 * x, "add makes it no linear map of the cotangents"),
-    "is constant": (lambda ops, x, g: x, "a term that stays makes it no linear map"),
-    "squares": (lambda ops, x, g: g * g, "mul makes it no linear map of the cotangents"),
-    "divides": (lambda ops, x, g: x / g, "div makes it no linear map of the cotangents"),
-    "detaches": (lambda ops, x, g: ops.detach(g), "detach makes it no linear map of the cotangents"),
-    "chooses": (lambda ops, x, g: ops.select(ops.less(g, x), g, 0.0), "less makes it no linear map of the cotangents"),
-    "normalises": (lambda ops, x, g: ops.softmax(g, axis=0) * g, "softmax makes it no linear map of the cotangents"),
+    "clips": (lambda ops, x, g: ops.clamp(g, lo=-1.0, hi=1.0), "clamp makes it nonlinear in the cotangents"),
+    "adds": (lambda ops, x, g: g + 0.1 * x, "add makes it nonlinear in the cotangents"),
+    "is constant": (lambda ops, x, g: x, "a constant term makes it nonlinear"),
+    "squares": (lambda ops, x, g: g * g, "mul makes it nonlinear in the cotangents"),
+    "divides": (lambda ops, x, g: x / g, "div makes it nonlinear in the cotangents"),
+    "detaches": (lambda ops, x, g: ops.detach(g), "detach makes it nonlinear in the cotangents"),
+    "chooses": (lambda ops, x, g: ops.select(ops.less(g, x), g, 0.0), "less makes it nonlinear in the cotangents"),
+    "normalises": (lambda ops, x, g: ops.softmax(g, axis=0) * g, "softmax makes it nonlinear in the cotangents"),
     "concatenates": (
         lambda ops, x, g: ops.concat([g[:1], x[1:]], axis=0),
-        "concat makes it no linear map of the cotangents",
+        "concat makes it nonlinear in the cotangents",
     ),
     "loops": (
         lambda ops, x, g: ops.scan(lambda ops, c, e: (c + c, None), g, None, length=2)[0],
-        "scan makes it no linear map of the cotangents",
+        "scan makes it nonlinear in the cotangents",
     ),
 }
 
@@ -167,7 +167,7 @@ def test_what_is_not_linear_has_no_transpose(rule: Callable[[Any, Any, Any], Any
     same.defvjp(lambda ops, inputs, outputs, cotangents: rule(ops, inputs[0], cotangents[0]))
     for options in (EAGER, COMPILED):
         opstage.value_and_grad(lambda ops, x: ops.sum(same(ops, x)), X, options=options)
-        with pytest.raises(ProgramError, match=rf"same has no jvp.*none follows from its vjp: .*{why}.*defjvp"):
+        with pytest.raises(ProgramError, match=rf"same lacks a jvp.*does not follow from its vjp: .*{why}.*defjvp"):
             opstage.hvp(lambda ops, x: ops.sum(same(ops, x)), (X,), (X,), options=options)
 
 

@@ -197,7 +197,7 @@ BAD_CALLS = [
     BadCall(_SDPA, "batches", zeros((2, 3, 2), (4, 3, 2), (2, 3, 2)), r"leading axes must agree"),
     BadCall(_SDPA, "components", zeros((3, 2), (3, 4), (3, 2)), r"q and k must agree in their last axis, 2 and 4"),
     BadCall(_SDPA, "keys and values", zeros((3, 2), (3, 2), (4, 2)), r"k has 3 keys but v has 4 values"),
-    BadCall(_SDPA, "no keys", zeros((3, 2), (0, 2), (0, 2)), r"no key to attend to"),
+    BadCall(_SDPA, "no keys", zeros((3, 2), (0, 2), (0, 2)), r"at least one key to attend to"),
     BadCall(_SDPA, "no components", zeros((3, 0), (2, 0), (2, 2)), r"at least 1 component"),
     BadCall(_SDPA, "float mask", zeros((3, 2), (3, 2), (3, 2), (3, 3)), r"mask must be a boolean mask.*as the bias"),
     BadCall(
@@ -243,7 +243,9 @@ BAD_CALLS = [
         r"mask is \(1, 1, 1, 1\) but must be \(queries, keys\)",
         num_heads=2,
     ),
-    BadCall(_HEADS, "no positions", zeros(*_projections(2, 4, (0, 2))), r"no position to attend to", num_heads=2),
+    BadCall(
+        _HEADS, "no positions", zeros(*_projections(2, 4, (0, 2))), r"at least one position to attend to", num_heads=2
+    ),
 ]
 
 

@@ -256,7 +256,7 @@ BAD_CALLS: list[BadCall] = [
         output_padding=-1,
     ),
     _bad("conv_transpose", "padding", ((1, 1, 2), (1,), (1, 1, 1)), r"takes 4 cells away .* only 2", padding=2),
-    _bad("conv_transpose", "empty-x", ((1, 1, 2), (1,), (1, 1, 0)), r"no cell along spatial axis 0"),
+    _bad("conv_transpose", "empty-x", ((1, 1, 2), (1,), (1, 1, 0)), r"must have a cell along spatial axis 0"),
     _bad("conv_transpose2d", "kernel-rank", ((2, 1, 3), (1,), (1, 2, 5)), r"conv_transpose2d.*kernel must have rank 4"),
     _bad("conv_kernel_grad", "windows", ((1, 1, 5), (1, 2, 4)), r"axis 2 has 4 instead of 3", kernel=(3,)),
     _bad("conv_kernel_grad", "batch", ((2, 1, 5), (1, 2, 3)), r"axis 0 has 1 instead of 2", kernel=(3,)),

@@ -163,14 +163,16 @@ _LOGITS, _LABELS = np.ones((4, 3)), np.zeros(4, np.int64)
 BAD_CALLS = [
     BadCall("mse_loss", "shape", given(np.ones((3, 1)), np.ones((3, 2))), r"x is \(3, 1\) but y is \(3, 2\)"),
     BadCall("mse_loss", "integers", given(_LABELS, _LABELS), "x must be a float tensor"),
-    BadCall("mse_loss", "empty", given(np.ones((0, 2)), np.ones((0, 2))), "no elements to take a mean of"),
-    BadCall("cross_entropy", "scalar", _bad(np.ones(()), _LABELS), "no axis of classes"),
+    BadCall("mse_loss", "empty", given(np.ones((0, 2)), np.ones((0, 2))), "must have elements to take a mean of"),
+    BadCall("cross_entropy", "scalar", _bad(np.ones(()), _LABELS), "without an axis of classes"),
     BadCall("cross_entropy", "float labels", _bad(_LOGITS, np.ones(4)), "labels must be an integer tensor"),
     BadCall("cross_entropy", "one-hot labels", _bad(_LOGITS, np.ones((4, 3), np.int64)), r"labels of shape \(4,\)"),
     BadCall("cross_entropy", "batch", _bad(_LOGITS, np.zeros(5, np.int64)), r"labels are \(5,\) but logits \(4, 3\)"),
     BadCall("cross_entropy", "classes last", _bad(np.ones((2, 5, 3)), np.zeros((2, 5), np.int64)), "classes on axis 1"),
-    BadCall("cross_entropy", "no classes", _bad(np.ones((4, 0)), _LABELS), "there are no classes"),
-    BadCall("cross_entropy", "no positions", _bad(np.ones((0, 3)), _LABELS[:0]), "no position to take a mean over"),
+    BadCall("cross_entropy", "no classes", _bad(np.ones((4, 0)), _LABELS), "at least one class"),
+    BadCall(
+        "cross_entropy", "no positions", _bad(np.ones((0, 3)), _LABELS[:0]), "at least one position to take a mean over"
+    ),
     BadCall("cross_entropy", "reduction", _bad(_LOGITS, _LABELS), r"did you mean 'mean'\?", reduction="means"),
     BadCall("cross_entropy", "smoothing", _bad(_LOGITS, _LABELS), "from 0 to 1 but is 1.5", label_smoothing=1.5),
     BadCall("cross_entropy", "ignore_index", _bad(_LOGITS, _LABELS), "ignore_index must be an int", ignore_index=0.5),

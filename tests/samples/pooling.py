@@ -290,7 +290,7 @@ BAD_CALLS: list[BadCall] = [
         kernel=(3,),
         padding=2,
     ),
-    _bad("max_pool", "nothing-to-pool", (1, 0), r"spatial axis 0 has no cell", kernel=(2,), padding=1),
+    _bad("max_pool", "nothing-to-pool", (1, 0), r"spatial axis 0 must have a cell", kernel=(2,), padding=1),
     _bad("max_pool", "no-kernel", (1, 4), r"kernel is \(\)", kernel=()),
     _bad("max_pool", "kernel-of-0", (1, 4), r"kernel must be ints that are at least 1", kernel=(0,)),
     _bad("max_pool", "stride-of-0", (1, 4), r"stride must be ints that are at least 1", kernel=(2,), stride=0),

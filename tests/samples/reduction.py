@@ -199,7 +199,7 @@ BAD_CALLS = [
     BadCall("reduce_sum", "a list for a flag", given(_matrix), r"keepdims must be True or False", keepdims=[1]),
     BadCall("reduce_mean", "integers", given(np.arange(3)), "must be a float tensor but is .* int64"),
     BadCall("reduce_mean", "empty", given(_empty), r"x is \(2, 0\), so the mean over axis 1", axis=1),
-    BadCall("reduce_mean", "empty, all", given(_empty), r"the mean over axes \(0, 1\) is one of no elements"),
+    BadCall("reduce_mean", "empty, all", given(_empty), r"the mean over axes \(0, 1\) needs at least one element"),
     BadCall("reduce_max", "empty", given(_empty), r"x is \(2, 0\), so the maximum over axis 1", axis=-1),
     BadCall("reduce_max", "mask", given(_matrix > 0), "must be a tensor of numbers"),
     BadCall("argmax", "empty", given(_empty), r"x is \(2, 0\), so the argmax over axis 1"),

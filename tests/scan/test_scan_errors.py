@@ -72,7 +72,7 @@ def test_a_carry_that_changes_its_structure() -> None:
 
 def test_a_body_that_returns_no_pair() -> None:
     message = refused(lambda ops, x: ops.scan(lambda ops, c, x: c, zero(ops), x), np.zeros(3), error=ProgramError)
-    assert "returns a pair (carry, y), y being None if there is none, not a Variable" in message
+    assert "returns a pair (carry, y), with y None if nothing is stacked, not a Variable" in message
 
 
 def test_xs_that_disagree() -> None:

@@ -106,7 +106,9 @@ class DimFloat:
 
     def __pow__(self, exponent: float | Fraction) -> Fraction | DimFloat:
         if (isinstance(exponent, float) and not math.isfinite(exponent)) or Fraction(exponent) * 2 % 1:
-            raise UsageError(f"({self})**{exponent} has no exact form; an exponent is a multiple of 1/2")
+            raise UsageError(
+                f"({self})**{exponent} is not supported exactly; use an exponent that is a multiple of 1/2"
+            )
         return self.scope.intern_real(algebra.power(self.scope, self.terms, int(exponent * 2)))
 
     def _divide(self, a: algebra.Terms, b: algebra.Terms) -> algebra.Terms:
@@ -158,7 +160,7 @@ class DimFloat:
         return object.__hash__(self)
 
     def __bool__(self) -> bool:
-        raise UndecidedDimError(f"whether {self} is 0 is not decided; compare the dims that it is made of instead")
+        raise UndecidedDimError(f"whether {self} is 0 is not decided; compare its dims instead")
 
     def __float__(self) -> NoReturn:
         raise SymbolicDimError(self._text, "float()")
@@ -191,7 +193,7 @@ class _UnknownReal(DimFloat):
         return True
 
     def evaluate(self, env: Mapping[str, int]) -> NoReturn:
-        raise UnknownDimError("? has no value: an error reported before this one left a size unknown")
+        raise UnknownDimError("? lacks a value: an earlier error left the size unknown")
 
 
 _UNKNOWN: DimFloat = _UnknownReal()
@@ -281,7 +283,7 @@ def written_extremum(dims: Iterable[Dim], greatest: bool) -> Dim:
 def _extremum(dims: tuple[Dim, ...], greatest: bool, declared: bool) -> Dim:
     dims = tuple([as_dim(d) for d in dims])
     if not dims:
-        raise UsageError("a minimum or maximum is that of one dim or more; there is none")
+        raise UsageError("a minimum or maximum needs at least one dim")
     if any(d is UNKNOWN for d in dims):
         return UNKNOWN
     symbolic = next((d for d in dims if isinstance(d, DimExpr)), None)
@@ -321,7 +323,7 @@ def evaluate(x: Any, env: Mapping[str, int]) -> Any:
     if not isinstance(x, (DimExpr, DimFloat)):
         return x
     if x is UNKNOWN:
-        raise UnknownDimError("? has no value: an error reported before this one left the size unknown")
+        raise UnknownDimError("? lacks a value: an earlier error left the size unknown")
     try:
         return x.evaluate(env) if isinstance(x, DimFloat) else poly.evaluate(x.polynomial, env)
     except KeyError as error:

@@ -256,7 +256,7 @@ class _UnknownDim(DimExpr):
         return True
 
     def _no_number(self, *_: object) -> NoReturn:
-        raise UnknownDimError("? has no value: an error reported before this one left the size unknown")
+        raise UnknownDimError("? lacks a value: an earlier error left the size unknown")
 
     __index__ = __int__ = __float__ = _no_number
 

@@ -231,13 +231,13 @@ class DimScope:
         """
         added = [claim for claim in self._claims(constraint) if poly.constant_value(claim.polynomial) is None]
         if not added:
-            raise UsageError(f"the constraint {constraint!r} always holds, so it says nothing about a dim")
+            raise UsageError(f"the constraint {constraint!r} always holds; remove it")
         try:
             prover = self._declaring(added)
         except Contradiction:
             earlier = ", ".join(str(fact) for fact in self.facts) or "nothing else"
             raise UsageError(
-                f"no sizes satisfy the constraint {constraint!r} (declared before: {earlier}; "
+                f"the constraint {constraint!r} cannot be satisfied (declared before: {earlier}; "
                 "a dim is at least 1 unless a constraint gives it another lower end)"
             ) from None
         source = user_frame()
@@ -413,7 +413,7 @@ class DimScope:
         relation = f"{left} {operator} {right}"
         ordered = operator not in ("==", "!=")
         hint = "; the smaller of two sizes is dims.minimum, the greater dims.maximum" if ordered else ""
-        seen = f"it {' and '.join(examples)}" if examples else "no values were found that show either"
+        seen = f"it {' and '.join(examples)}" if examples else "a search found values for neither"
         return (
             f"whether {relation} is not decided by what is declared: {seen}. "
             f'Decide it with where=["{left} {"==" if negated else operator} {right}"] or its opposite, '
