@@ -109,12 +109,13 @@ def row_of(name: str, method: Callable[..., Any]) -> tuple[str, str, str]:
             text += repr(parameter.default).replace("'", '"')
         arguments.append(text)
     listed = ", ".join(arguments)
-    meaning = (inspect.getdoc(method) or "").splitlines()[0].split(" PyTorch:")[0].rstrip(".").replace("|", r"\|")
+    summary = " ".join((inspect.getdoc(method) or "").split("\n\n")[0].split()).removeprefix("Return ")
+    meaning = summary.split(" PyTorch:")[0].rstrip(".").replace("|", r"\|")
     return f"`{name}`", f"`{listed}`" if listed else "", meaning
 
 
 def test_list_of_methods_is_that_of_ops() -> None:
-    """Each method, its arguments, its docstring's first line up to PyTorch; in any order; a difference is the row."""
+    """Each method, its arguments, its docstring's summary up to PyTorch; in any order; a difference is the row."""
     methods = {name: getattr(Ops, name) for name in OPS | Ops.__abstractmethods__}
     assert set(METHODS) == {row_of(name, method) for name, method in methods.items()}
     assert len(METHODS) == len(methods)
