@@ -96,7 +96,7 @@ class Bug:
         linecache.checkcache(str(path))
         with mock.patch.dict(sys.modules):
             module = _load(f"opstage.models.{self.module}", path)
-            for user in dict.fromkeys(("layers", "transformer", self.model)):  # those that import it, in order
+            for user in dict.fromkeys(("layers", "transformer_block", self.model)):  # those that import it, in order
                 if user != self.module:
                     module = _load(f"opstage.models.{user}", MODELS / f"{user}.py")
             if self.module == self.model:
