@@ -1,5 +1,5 @@
-"""What a check says of every size is what happens at each: on random programs, on every shipped model of random sizes,
-and on every wrong variant of one."""
+"""What a check says of every size is what happens at each: on every shipped model of random sizes, and on every wrong
+variant of one. Random programs are in tests/property/test_symbolic_shapes.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 import opstage
 from opstage import Options, Spec
@@ -17,12 +16,10 @@ from opstage.init import build
 from opstage.interpreters.shape_check.finding import Finding
 from opstage.models import model as shipped_model
 from opstage.models.model import MODELS, Model
-from opstage.ops.errors import OpstageError, UsageError
+from opstage.ops.errors import OpstageError
 from opstage.program_arguments import with_train
 from tests.check.buggy import BUGS, Bug
 from tests.check.buggy.bug import step_report
-from tests.property.test_symbolic_shapes import Program, symbolic_programs, verdicts_come_true
-from tests.searches import share
 
 PLAIN = Options(fast_kernels=False)
 LARGEST = 70
@@ -178,39 +175,6 @@ def test_a_suggested_constraint_mends_the_call(bug: Bug, tmp_path: Path) -> None
     specs = (Spec(first.shape, first.dtype, where=declared), *(Spec(s.shape, s.dtype) for s in rest))
     errors = opstage.check_step(model.loss, model.init, *specs, state=model.state).errors
     assert all((e.source, e.reason) != (finding.source, finding.reason) for e in errors), errors
-
-
-# Random programs ------------------------------------------------------------------------------------------------------
-
-
-def true_at_the_ends(program: Program) -> None:
-    """What is proved runs at the least and at large allowed sizes; what is left undecided says exactly when."""
-    try:
-        report = opstage.check(program, *program.specs, options=Options(dtype="float64"))
-    except UsageError:
-        return
-    if not report.ok:
-        return
-    for values in ((1, 1, 1), (1, 23, 2), (17, 1, 30), (24, 24, 24), (12, 26, 24), (1, 2, 3), (4, 4, 8), (3, 9, 6)):
-        sizes = dict(zip(("B", "T", "D"), values, strict=True))
-        if program.allowed(sizes):
-            held = all(c.holds(sizes) for c in report.conditions if c.holds is not None)
-            assert (program.run(sizes) is not None) == held, (sizes, report)
-
-
-@settings(max_examples=60, deadline=None)
-@given(symbolic_programs())
-def test_verdicts_are_true_at_the_ends(program: Program) -> None:
-    true_at_the_ends(program)
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-@settings(max_examples=share(2000), deadline=None)
-@given(symbolic_programs())
-def test_verdicts_of_many_programs_are_true_at_the_ends(program: Program) -> None:
-    true_at_the_ends(program)
-    verdicts_come_true(program, 4)
 
 
 def test_an_undecided_relation_is_where_a_run_fails() -> None:

@@ -31,6 +31,9 @@ CONSTRAINTS = [
     "B <= 4", "T >= 2", "T >= 4", "T % 2 == 0", "D == 3", "B <= T", "D == 2*B", "B == T", "D % 2 == 0", "D >= 3",
 ]  # fmt: skip
 
+ENDS = ((1, 1, 1), (1, 23, 2), (17, 1, 30), (24, 24, 24), (12, 26, 24), (1, 2, 3), (4, 4, 8), (3, 9, 6))
+"""The least and large sizes, in the order of NAMES."""
+
 # Ops by how they change the rank: (rank of x) -> rank of the result, None where x does not fit. `k` is a small number.
 Template = tuple[Callable[[int], int | None], Callable[..., Any]]
 
@@ -164,7 +167,8 @@ def verdicts_come_true(program: Program, most: int) -> None:
     if any(finding.op == "Spec" for finding in report.errors):  # contradictory or empty declarations
         assert not possible or "always holds" in str(report), report
         return
-    for sizes in possible[:: max(1, len(possible) // 6)]:
+    ends = [dict(zip(NAMES, values, strict=True)) for values in ENDS]
+    for sizes in [*possible[:: max(1, len(possible) // 6)], *filter(program.allowed, ends)]:
         results = program.run(sizes)
         if report.ok:
             holds = [c.holds(sizes) for c in report.conditions if c.holds is not None]
