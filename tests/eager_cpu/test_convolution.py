@@ -16,8 +16,9 @@ import pytest
 
 from opstage.compiler.native import KernelCall, one_thread
 from opstage.interpreters.eager_cpu.kernels import convolution
-from opstage.interpreters.eager_cpu.loops import channel_steps, convolution_steps, direct_steps
+from opstage.interpreters.eager_cpu.loops import channel_steps, convolution_choice, convolution_steps, direct_steps
 from opstage.interpreters.eager_cpu.loops import depthwise_convolution as depthwise_steps
+from opstage.interpreters.eager_cpu.loops.convolution_choice import Algorithm, Pass, choose_algorithm
 from opstage.interpreters.eager_cpu.loops.geometry import ConvGeometry
 from opstage.interpreters.eager_cpu.memory import give_back_workspace
 from opstage.ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
@@ -213,14 +214,14 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plans_anew() -> None:
-    for module in (channel_steps, convolution_steps, depthwise_steps, direct_steps):
+    for module in (channel_steps, convolution_choice, convolution_steps, depthwise_steps, direct_steps):
         for function in vars(module).values():
             if hasattr(function, "cache_clear") and function.__module__ == module.__name__:
                 function.cache_clear()
 
 
 def without_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_steps, "has_registers", lambda: False)
+    monkeypatch.setattr(convolution_choice, "has_registers", lambda: False)
 
 
 def set_budget(monkeypatch: pytest.MonkeyPatch, budget: int | None) -> None:
@@ -443,18 +444,23 @@ def geometry_of(case: Case) -> ConvGeometry:
     )  # fmt: skip
 
 
-def test_vectors_of_channels_are_tried() -> None:
-    """Each way by some of the cases that are for it."""
-    if not direct_steps.has_registers():
+_CHANNELS = (Algorithm.CHANNELS, Algorithm.CELLS)
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "which", "cases", "least"),
+    [
+        pytest.param(_CHANNELS, Pass.FORWARD, BY_CHANNELS, 5, id="channels"),
+        pytest.param(_CHANNELS, Pass.KERNEL_GRAD, BY_CHANNELS, 5, id="channels-grad"),
+        *[pytest.param(_CHANNELS[1:], which, BY_CELLS, 5, id=f"cells-{which.name}") for which in Pass],
+        *[pytest.param((Algorithm.DIRECT,), which, CASES, 10, id=f"direct-{which.name}") for which in Pass],
+        *[pytest.param((Algorithm.DEPTHWISE,), which, DEPTHWISE, 8, id=f"depthwise-{which.name}") for which in Pass],
+    ],
+)
+def test_choice_takes_each_algorithm_for_some_cases(
+    algorithms: tuple[Algorithm, ...], which: Pass, cases: list[Case], least: int
+) -> None:
+    if not convolution_choice.has_registers():
         pytest.skip("the processor has too few registers")
-    ways: list[tuple[Callable[..., bool], bool, list[Case], int]] = [
-        (channel_steps.is_by_channels, False, BY_CHANNELS, 5),
-        (channel_steps.is_grad_by_channels, False, BY_CHANNELS, 5),
-        (channel_steps.is_by_cells, False, BY_CELLS, 6),
-        (channel_steps.is_by_cells, True, BY_CELLS, 6),
-        (channel_steps.is_grad_by_cells, False, BY_CELLS, 5),
-        (depthwise_steps.is_depthwise, False, DEPTHWISE, len(DEPTHWISE)),
-    ]
-    for is_taken, back, cases, least in ways:
-        taken = [is_taken(geometry_of(case), *(back,) * back) for case in cases]
-        assert sum(taken) >= least, (is_taken, taken)
+    chosen = [choose_algorithm(which, geometry_of(case)) for case in cases]
+    assert sum(each in algorithms for each in chosen) >= least, chosen

@@ -24,8 +24,9 @@ from ....compiler.native import KernelCall, KernelSequence, multiply, workers
 from ....ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.host_arrays import address_of, packed
 from ....ops.primitive import Primitive
-from ..loops import convolution_steps as native
-from ..loops.geometry import ConvGeometry, ConvTiling
+from ..loops.convolution_choice import Pass
+from ..loops.convolution_steps import convolution_steps, plan_convolution, supported
+from ..loops.geometry import ConvGeometry, conv_geometry
 from ..memory import Workspace, workspace
 from .reduction import only_numbers
 
@@ -268,58 +269,60 @@ def _is_product(g: ConvGeometry) -> bool:
     return g.cells == g.kernel and max(g.counts) == 1 and g.groups == 1 and not any(g.padding)
 
 
-def _row_products(left: Array, right: Array, bias: Array | None, shape: Sizes) -> Array:
-    out = multiply(left, right).reshape(shape)
-    if bias is not None:
-        out += bias.reshape(-1, *(1,) * (len(shape) - 2))
+def _fast(which: Pass, g: ConvGeometry, kernel: Array, bias: Array | None, images: Array, shape: Sizes) -> Array | None:
+    """Return conv or its adjoint, of this shape; None if NumPy is faster."""
+    if _is_product(g):
+        weight = packed(kernel).reshape(len(kernel), g.depth)
+        rows = images.reshape(len(images), math.prod(images.shape[1:]))
+        out = multiply(rows, weight if which is Pass.ADJOINT else weight.T).reshape(shape)
+        if bias is not None:
+            out += bias.reshape(-1, *(1,) * (len(shape) - 2))
+        return out
+    if not _is_worth(g):
+        return None
+    out = np.empty(shape, images.dtype)
+    _run(which, g, images, packed(kernel), None if bias is None else packed(bias), out)
     return out
 
 
-def _is_worth(geometry: ConvGeometry) -> bool:
-    return geometry.multiplications >= _WORTH_A_CALL and native.supported(geometry)
+def _is_worth(g: ConvGeometry) -> bool:
+    return g.multiplications >= _WORTH_A_CALL and supported(g)
+
+
+def _run(which: Pass, g: ConvGeometry, images: Array, other: Array, bias: Array | None, out: Array) -> None:
+    plan = plan_convolution(which, g)
+    own = workers() * plan.workspace
+    memory = workspace(own + plan.partial)
+    at = address_of(images), address_of(other), 0 if bias is None else address_of(bias), address_of(out)
+    _do(convolution_steps(which, g, *at, memory.address, memory.address + own), memory)
+
+
+def _do(steps: tuple[KernelCall, ...], _memory: Workspace) -> None:
+    KernelSequence(steps).run()
 
 
 @lru_cache(1024)
 def _geometry(
-    dtype: np.dtype[Any], images: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
-) -> ConvGeometry:
-    """Return that of a conv of images (N, C, *S) by a kernel, from shapes."""
-    cells, sizes = images[2:], kernel[2:]
-    counts = window_counts(cells, sizes, stride, padding, dilation)
-    return ConvGeometry(
-        dtype.name, images[0], images[1], kernel[0], groups, cells, sizes, counts, stride, padding, dilation
-    )
-
-
-@lru_cache(1024)
-def _adjoint_geometry(
     dtype: np.dtype[Any],
     images: Sizes,
     kernel: Sizes,
     stride: Sizes,
     padding: Sizes,
-    output_padding: Sizes,
     dilation: Sizes,
     groups: int,
+    output_padding: Sizes | None = None,
 ) -> ConvGeometry:
-    """Return that of the conv whose adjoint takes images (N, C, *O), from shapes."""
-    sizes, counts = kernel[2:], images[2:]
-    cells = _adjoint_cells(counts, sizes, stride, padding, output_padding, dilation)
-    channels = kernel[1] * groups
-    return ConvGeometry(
-        dtype.name, images[0], channels, kernel[0], groups, cells, sizes, counts, stride, padding, dilation
-    )
-
-
-def _memory(plan: ConvTiling) -> tuple[Workspace, tuple[int, int]]:
-    """Return the memory of a plan, to be kept while it is used, and the addresses of workspace and partial sums."""
-    own = workers() * plan.workspace
-    memory = workspace(own + plan.partial)
-    return memory, (memory.address, memory.address + own)
-
-
-def _do(steps: tuple[KernelCall, ...], _memory: Workspace) -> None:
-    KernelSequence(steps).run()
+    """Return the geometry of the conv of images (N, C, *S), or with `output_padding` of that whose adjoint takes
+    them, from shapes."""
+    spatial, sizes = images[2:], kernel[2:]
+    if output_padding is None:
+        inside = images
+        outside = (images[0], kernel[0], *window_counts(spatial, sizes, stride, padding, dilation))
+    else:
+        outside = images
+        cells = _adjoint_cells(spatial, sizes, stride, padding, output_padding, dilation)
+        inside = (images[0], kernel[1] * groups, *cells)
+    return conv_geometry(dtype, inside, sizes, outside, stride, padding, dilation, groups)
 
 
 def fast_conv(
@@ -327,46 +330,13 @@ def fast_conv(
 ) -> Array:
     bias, x = _split(operands, has_bias)
     images = packed(_images(x, kernel.ndim - 2))
-    geometry = _geometry(x.dtype, images.shape, kernel.shape, stride, padding, dilation, groups)
-    if _is_product(geometry):
-        weight, shape = (
-            packed(kernel).reshape(len(kernel), geometry.depth),
-            (len(images), len(kernel), *geometry.counts),
-        )
-        out = _row_products(images.reshape(len(images), geometry.depth), weight.T, bias, shape)
-        return out if x.ndim == images.ndim else out[0]
-    if not _is_worth(geometry):
+    g = _geometry(x.dtype, images.shape, kernel.shape, stride, padding, dilation, groups)
+    out = _fast(Pass.FORWARD, g, kernel, bias, images, (len(images), len(kernel), *g.counts))
+    if out is None:
         return conv(
             kernel, *operands, stride=stride, padding=padding, dilation=dilation, groups=groups, has_bias=has_bias
         )
-    kernel, bias = packed(kernel), None if bias is None else packed(bias)
-    out = np.empty((len(images), len(kernel), *geometry.counts), x.dtype)
-    bias_at = 0 if bias is None else address_of(bias)
-    memory, places = _memory(native.conv_plan(geometry))
-    at = address_of(images), address_of(kernel), bias_at, address_of(out)
-    _do(native.conv_steps(geometry, *at, *places), memory)
     return out if x.ndim == images.ndim else out[0]
-
-
-def fast_conv_kernel_grad(
-    x: Array, g: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
-) -> Array:
-    rank = len(kernel)
-    images, cotangents = packed(_images(x, rank)), packed(_images(g, rank))
-    shape = (cotangents.shape[1], images.shape[1] // groups, *kernel)
-    geometry = _geometry(x.dtype, images.shape, shape, stride, padding, dilation, groups)
-    if geometry.counts != cotangents.shape[2:]:  # cells that no window reaches may be as many as another window has
-        geometry = geometry._replace(counts=cotangents.shape[2:])
-    if _is_product(geometry):
-        rows = cotangents.reshape(len(cotangents), geometry.channels_out)
-        return _row_products(rows.T, images.reshape(len(images), geometry.depth), None, shape)
-    if not _is_worth(geometry):
-        return conv_kernel_grad(x, g, kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups)
-    out = np.empty(shape, x.dtype)
-    memory, places = _memory(native.conv_kernel_grad_plan(geometry))
-    at = address_of(images), address_of(cotangents), address_of(out)
-    _do(native.conv_kernel_grad_steps(geometry, *at, *places), memory)
-    return out
 
 
 def fast_conv_transpose(
@@ -381,26 +351,31 @@ def fast_conv_transpose(
 ) -> Array:
     bias, x = _split(operands, has_bias)
     images = packed(_images(x, kernel.ndim - 2))
-    geometry = _adjoint_geometry(x.dtype, images.shape, kernel.shape, stride, padding, output_padding, dilation, groups)
-    if _is_product(geometry):
-        weight, shape = (
-            packed(kernel).reshape(len(kernel), geometry.depth),
-            (len(images), geometry.channels_in, *geometry.cells),
-        )
-        out = _row_products(images.reshape(len(images), geometry.channels_out), weight, bias, shape)
-        return out if x.ndim == images.ndim else out[0]
-    if not _is_worth(geometry):
+    g = _geometry(x.dtype, images.shape, kernel.shape, stride, padding, dilation, groups, output_padding)
+    out = _fast(Pass.ADJOINT, g, kernel, bias, images, (len(images), g.channels_in, *g.cells))
+    if out is None:
         return conv_transpose(
             kernel, *operands, stride=stride, padding=padding, output_padding=output_padding, dilation=dilation,
             groups=groups, has_bias=has_bias,
         )  # fmt: skip
-    kernel, bias = packed(kernel), None if bias is None else packed(bias)
-    out = np.empty((len(images), geometry.channels_in, *geometry.cells), x.dtype)
-    bias_at = 0 if bias is None else address_of(bias)
-    memory, places = _memory(native.conv_transpose_plan(geometry))
-    at = address_of(images), address_of(kernel), bias_at, address_of(out)
-    _do(native.conv_transpose_steps(geometry, *at, *places), memory)
     return out if x.ndim == images.ndim else out[0]
+
+
+def fast_conv_kernel_grad(
+    x: Array, g: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Array:
+    images, cotangents = packed(_images(x, len(kernel))), packed(_images(g, len(kernel)))
+    shape = (cotangents.shape[1], images.shape[1] // groups, *kernel)
+    # The cotangent may have fewer windows than fit into x: cells behind the last may be as many as another window has.
+    geometry = conv_geometry(x.dtype, images.shape, kernel, cotangents.shape, stride, padding, dilation, groups)
+    if _is_product(geometry):
+        rows = cotangents.reshape(len(cotangents), geometry.channels_out)
+        return multiply(rows.T, images.reshape(len(images), geometry.depth)).reshape(shape)
+    if not _is_worth(geometry):
+        return conv_kernel_grad(x, g, kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    out = np.empty(shape, x.dtype)
+    _run(Pass.KERNEL_GRAD, geometry, images, cotangents, None, out)
+    return out
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

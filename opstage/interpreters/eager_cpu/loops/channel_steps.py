@@ -1,4 +1,4 @@
-"""Steps for convolutions in vectors of channels: their choice, workspace and arguments."""
+"""Steps for convolutions in vectors of channels: their workspace and arguments."""
 
 from __future__ import annotations
 
@@ -8,105 +8,22 @@ from typing import NamedTuple
 
 from ....compiler.native import KernelCall
 from .channel_convolution import ROWS, WORDS, channel_kernel
-from .direct_steps import fullness, has_tiles, is_direct, is_flat, is_grad_direct
-from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, in_volume, kernel_words, rounded_up
+from .geometry import IMAGES, VECTOR_BYTES, ConvGeometry, ConvTiling, in_volume, kernel_words, rounded_up
 
 _BLOCK_BYTES = 384 << 10  # of lines and sums of a block; weights also fit in a cache of 1 MB
 _CELL_BLOCK_BYTES = 256 << 10  # of sums or cotangents where cells list their elements
 _PANEL_BYTES = 128 << 10  # of weights of a pass, which all tiles of a block read
-_VECTOR_BYTES = 64
-_FULL_ENOUGH = 0.75  # the fraction of lanes with a channel
-_GRAD_FULL_ENOUGH = 0.8  # where windows could fill them as well
-_INSIDE_ENOUGH = 0.7  # the fraction of cells of windows that are not padding, for copies to pay
-_GRAD_INSIDE_ENOUGH = 0.8
-_MANY_PRODUCTS = 64  # in a sum, so that it costs little to write it
-_SOME_CHANNELS, _MANY_CHANNELS = 16, 32  # of the source, so that it costs little to load and store sums for each cell
 _WINDOWS, _CELL_WINDOWS = 96, 128  # of a block, so that few of its tiles are repetitions
 
 
-def _lanes(g: ConvGeometry) -> int:
-    return _VECTOR_BYTES // g.itemsize
-
-
 def _panels(channels: int, g: ConvGeometry) -> int:
-    return -(-channels // _lanes(g))
+    return -(-channels // g.lanes)
 
 
-def _channels(g: ConvGeometry, back: bool) -> Sizes:
-    """Return the channels per group of the source and of the target."""
-    channels = g.channels_in // g.groups, g.channels_out // g.groups
-    return channels[::-1] if back else channels
-
-
-def _vectors(g: ConvGeometry, back: bool) -> int:
+def tile_vectors(g: ConvGeometry, back: bool) -> int:
     """Return the vectors of channels of a tile: as many as leave the fewest without channels."""
-    panels = _panels(_channels(g, back)[1], g)
+    panels = _panels(g.channels(back)[1], g)
     return min(ROWS, key=lambda many: (-(-panels // many) * many, -many))
-
-
-# The choice -----------------------------------------------------------------------------------------------------------
-
-
-@lru_cache(1024)
-def is_by_channels(g: ConvGeometry, back: bool = False) -> bool:
-    """Whether conv, or its adjoint in x, is computed this way: if channels fill vectors better than windows do. A
-    kernel of one cell is a product of matrices that need not be copied."""
-    if is_by_cells(g, back):
-        return True
-    if back or math.prod(g.kernel) == 1 or not _may_copy(g):
-        return False
-    return not is_direct(g) or (g.depth >= _MANY_PRODUCTS and _share(g, back) >= fullness(g))
-
-
-@lru_cache(1024)
-def is_grad_by_channels(g: ConvGeometry) -> bool:
-    """Whether the kernel's gradient is computed this way."""
-    return is_grad_by_cells(g) or (_may_copy(g) and (_share(g, False) >= _GRAD_FULL_ENOUGH or not is_grad_direct(g)))
-
-
-@lru_cache(1024)
-def is_by_cells(g: ConvGeometry, back: bool = False) -> bool:
-    """Whether each cell of the kernel lists its elements: if sums have many terms for each of them."""
-    sources, _ = _channels(g, back)
-    if not _may_list(g, back):
-        return False
-    if not is_flat(g):
-        return sources >= _SOME_CHANNELS
-    if back and not is_direct(g, back):
-        return True
-    if sources < _MANY_CHANNELS or (back and _vectors(g, back) == 1):
-        return False
-    return not is_direct(g, back) or _share(g, back) >= fullness(g, back)
-
-
-@lru_cache(1024)
-def is_grad_by_cells(g: ConvGeometry) -> bool:
-    """Whether each cell of the kernel lists its windows: if there are three axes, or much padding."""
-    few = not is_flat(g) or _share_inside(g) < _GRAD_INSIDE_ENOUGH
-    return few and _may_list(g, False) and _channels(g, False)[0] >= _SOME_CHANNELS
-
-
-def _may_list(g: ConvGeometry, back: bool) -> bool:
-    return has_tiles(g) and _share(g, back) >= _FULL_ENOUGH and math.prod(g.kernel) > 1
-
-
-def _may_copy(g: ConvGeometry) -> bool:
-    return is_flat(g) and _share(g, False) >= _FULL_ENOUGH and _share_inside(g) >= _INSIDE_ENOUGH
-
-
-def _share(g: ConvGeometry, back: bool) -> float:
-    """Return the fraction of lanes with a channel of the target."""
-    channels = _channels(g, back)[1]
-    return channels / (_panels(channels, g) * _lanes(g))
-
-
-def _share_inside(g: ConvGeometry) -> float:
-    """Return the fraction of cells of windows that are not padding."""
-    share = 1.0
-    for n, k, count, s, p, d in zip(g.cells, g.kernel, g.counts, g.stride, g.padding, g.dilation):
-        inside = sum(0 <= o * s - p + j * d < n for j in range(k) for o in range(count))
-        share *= inside / (k * count)
-    return share
 
 
 # The division ---------------------------------------------------------------------------------------------------------
@@ -127,7 +44,7 @@ class _Division(NamedTuple):
 def _division(g: ConvGeometry, back: bool, by_cells: bool, beside: int) -> _Division:
     """Return the largest block that fits, with `beside` bytes per element."""
     *outer, width = g.cells if back else g.counts
-    all_lines, rows = math.prod(outer), ROWS[_vectors(g, back)]
+    all_lines, rows = math.prod(outer), ROWS[tile_vectors(g, back)]
     cells, kernel, stride, padding, dilation = (
         in_volume(sizes, i)[1:]
         for sizes, i in ((g.cells, 1), (g.kernel, 1), (g.stride, 1), (g.padding, 0), (g.dilation, 1))
@@ -140,7 +57,7 @@ def _division(g: ConvGeometry, back: bool, by_cells: bool, beside: int) -> _Divi
         return (lines - 1) * stride[0] + 1 + (kernel[0] - 1) * dilation[0]
 
     def bytes_of(lines: int) -> int:
-        read = 0 if by_cells else reached(lines) * _channels(g, back)[0] * pitch * g.itemsize
+        read = 0 if by_cells else reached(lines) * g.channels(back)[0] * pitch * g.itemsize
         return read + lines * width * beside
 
     lines = all_lines if g.images >= IMAGES else -(-all_lines // IMAGES)
@@ -150,7 +67,7 @@ def _division(g: ConvGeometry, back: bool, by_cells: bool, beside: int) -> _Divi
     if lines == all_lines:
         images = max(1, min(-(-g.images // IMAGES), room // bytes_of(lines), -(-windows // (lines * width))))
     elements = -(-images * lines * width // rows) * rows
-    copy_bytes = images * _channels(g, back)[0] * reached(lines) * pitch * g.itemsize + 2 * _VECTOR_BYTES
+    copy_bytes = images * g.channels(back)[0] * reached(lines) * pitch * g.itemsize + 2 * VECTOR_BYTES
     return _Division(lines, images, elements, reached(lines), pitch, copy_bytes if copies else 0)
 
 
@@ -158,12 +75,12 @@ def _plan(
     g: ConvGeometry, back: bool, by_cells: bool, d: _Division, own: int, partial: int, parts: int, units: int
 ) -> ConvTiling:
     """Return the plan; `parts` of the gradient's sum, or with 0 the convolution of `units` tiles' channels a task."""
-    sources, channels = _channels(g, back)
+    sources, channels = g.channels(back)
     axes = ((g.cells, 1), (g.kernel, 1), (g.counts, 1), (g.stride, 1), (g.padding, 0), (g.dilation, 1))
     cells, kernel, counts, stride, padding, dilation = (in_volume(sizes, i) for sizes, i in axes)
     read_from, in_place = math.prod(counts if back else cells), d.copy_bytes == 0
     channel = (read_from if in_place else d.copied_lines * d.pitch) * g.itemsize
-    pass_bytes = _vectors(g, back) * _VECTOR_BYTES * math.prod(kernel)
+    pass_bytes = tile_vectors(g, back) * VECTOR_BYTES * math.prod(kernel)
     apart = (1 if back else sources) * math.prod(kernel) * g.itemsize
     words = kernel_words(
         [
@@ -185,46 +102,55 @@ def _blocks(g: ConvGeometry, back: bool, d: _Division) -> int:
 
 def _units(g: ConvGeometry, back: bool) -> int:
     """Return the tiles' channels of all groups."""
-    return g.groups * -(-_panels(_channels(g, back)[1], g) // _vectors(g, back))
+    return g.groups * -(-_panels(g.channels(back)[1], g) // tile_vectors(g, back))
 
 
 def _flags(g: ConvGeometry, back: bool) -> int:
     """Return where flags stand after the panels; the last tile may have more vectors than there are panels."""
-    sources, channels = _channels(g, back)
+    sources, channels = g.channels(back)
     panels = g.groups * _panels(channels, g) + max(ROWS) - 1
-    return panels * (sources * math.prod(g.kernel) + 1) * _VECTOR_BYTES
+    return panels * (sources * math.prod(g.kernel) + 1) * VECTOR_BYTES
 
 
 @lru_cache(1024)
-def channel_plan(g: ConvGeometry, back: bool = False) -> ConvTiling:
-    by_cells, row = is_by_cells(g, back), _vectors(g, back) * _VECTOR_BYTES
+def channel_plan(g: ConvGeometry, back: bool, by_cells: bool) -> ConvTiling:
+    """Plan conv, or its adjoint in x; `by_cells` if each cell of the kernel lists its elements."""
+    row = tile_vectors(g, back) * VECTOR_BYTES
     d = _division(g, back, by_cells, row)
     own = rounded_up(16 * d.elements + 8 * math.prod(g.kernel) + 64) + d.elements * row
-    partial = _flags(g, back) + g.groups * _panels(_channels(g, back)[1], g) * g.itemsize
+    partial = _flags(g, back) + g.groups * _panels(g.channels(back)[1], g) * g.itemsize
     units = 1 if by_cells else _units(g, back)
     return _plan(g, back, by_cells, d, rounded_up(own + d.copy_bytes), partial, 0, units)
 
 
 def channel_steps(
-    g: ConvGeometry, source: int, kernel: int, bias: int, target: int, workspace: int, panels: int, back: bool = False
+    g: ConvGeometry,
+    back: bool,
+    by_cells: bool,
+    source: int,
+    kernel: int,
+    bias: int,
+    target: int,
+    workspace: int,
+    panels: int,
 ) -> tuple[KernelCall, ...]:
     """Return the steps of conv(kernel, bias, source) at `target`, or of its adjoint in x."""
-    plan, vectors, by_cells = channel_plan(g, back), _vectors(g, back), is_by_cells(g, back)
+    plan, vectors = channel_plan(g, back, by_cells), tile_vectors(g, back)
     words = plan.words.copy()
     words[:4] = source, panels, target, workspace
     words[31], words[33] = bias, kernel
     return (
         KernelCall(
-            channel_kernel("pack", g.dtype, vectors, by_cells), g.groups * _panels(_channels(g, back)[1], g), words
+            channel_kernel("pack", g.dtype, vectors, by_cells), g.groups * _panels(g.channels(back)[1], g), words
         ),
         KernelCall(channel_kernel("convolve", g.dtype, vectors, by_cells), plan.tasks, words),
     )
 
 
 @lru_cache(1024)
-def channel_grad_plan(g: ConvGeometry) -> ConvTiling:
-    by_cells, depth, sources = is_grad_by_cells(g), g.depth, _channels(g, False)[0]
-    row = _units(g, False) // g.groups * _vectors(g, False) * _VECTOR_BYTES
+def channel_grad_plan(g: ConvGeometry, by_cells: bool) -> ConvTiling:
+    depth, sources = g.depth, g.channels(False)[0]
+    row = _units(g, False) // g.groups * tile_vectors(g, False) * VECTOR_BYTES
     d = _division(g, False, by_cells, row)
     listed = sources if by_cells else depth
     own = rounded_up(16 * (d.elements + listed + max(ROWS.values())) + 64) + d.elements * row
@@ -233,19 +159,19 @@ def channel_grad_plan(g: ConvGeometry) -> ConvTiling:
 
 
 def channel_grad_steps(
-    g: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int
+    g: ConvGeometry, by_cells: bool, x: int, cotangent: int, out: int, workspace: int, partial: int
 ) -> tuple[KernelCall, ...]:
     """Return the steps of conv_kernel_grad(x, cotangent) at `out`."""
-    plan, vectors, by_cells = channel_grad_plan(g), _vectors(g, False), is_grad_by_cells(g)
+    plan, vectors = channel_grad_plan(g, by_cells), tile_vectors(g, False)
     words = plan.words.copy()
     words[:4] = x, partial, cotangent, workspace
     words[33] = out
-    planes, run = (_channels(g, False)[0], math.prod(g.kernel)) if by_cells else (1, g.depth)
+    planes, run = (g.channels(False)[0], math.prod(g.kernel)) if by_cells else (1, g.depth)
     return (
         KernelCall(channel_kernel("grad", g.dtype, vectors, by_cells), plan.tasks, words),
         KernelCall(
             channel_kernel("collect", g.dtype, vectors, by_cells),
-            _units(g, False) * planes * -(-run // _lanes(g)),
+            _units(g, False) * planes * -(-run // g.lanes),
             words,
         ),
     )

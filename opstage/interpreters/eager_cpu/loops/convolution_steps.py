@@ -10,33 +10,17 @@ import math
 from functools import lru_cache
 
 from ....compiler.native import Kernel, KernelCall, find_blas
-from .channel_steps import (
-    channel_grad_plan,
-    channel_grad_steps,
-    channel_plan,
-    channel_steps,
-    is_by_channels,
-    is_grad_by_channels,
-)
+from .channel_steps import channel_grad_plan, channel_grad_steps, channel_plan, channel_steps
 from .convolution import WORDS, convolution_kernel
+from .convolution_choice import Algorithm, Pass, choose_algorithm, flipped
 from .depthwise_convolution import (
+    depthwise_flags,
     depthwise_grad_plan,
     depthwise_grad_steps,
-    depthwise_notes,
     depthwise_plan,
     depthwise_step,
-    is_depthwise,
 )
-from .direct_steps import (
-    direct_grad_plan,
-    direct_grad_step,
-    direct_notes,
-    direct_panels,
-    direct_plan,
-    direct_steps,
-    is_direct,
-    is_grad_direct,
-)
+from .direct_steps import direct_flags, direct_grad_plan, direct_grad_step, direct_panels, direct_plan, direct_steps
 from .geometry import IMAGES, ConvGeometry, ConvTiling, Words, in_volume, kernel_words, rounded_up
 
 _COLUMN_BYTES = 512 << 10  # for the windows of a block; the kernel and the result also fit in a cache of 1 MB
@@ -50,13 +34,57 @@ def supported(geometry: ConvGeometry) -> bool:
     return 1 <= len(geometry.cells) <= _RANK and geometry.dtype in ("float32", "float64") and find_blas() is not None
 
 
-@lru_cache(1024)
-def conv_plan(geometry: ConvGeometry) -> ConvTiling:
-    if is_depthwise(geometry):
-        return depthwise_plan(geometry)
-    if is_by_channels(geometry):
-        return channel_plan(geometry)
-    return direct_plan(geometry) if is_direct(geometry) else _gemm_plan(geometry)
+_BY_CHANNELS = (Algorithm.CELLS, Algorithm.CHANNELS)
+
+
+@lru_cache(4096)
+def plan_convolution(which: Pass, g: ConvGeometry) -> ConvTiling:
+    """Return the workspace, division and arguments of a convolution or derivative with the geometry of conv.
+
+    The adjoint by a conv has zero padding, which the adjoint itself does not have. A weight that is not finite turns
+    those zeros into nan, so the adjoint is then recomputed by COL2IM; flags after the packed kernel say where.
+    """
+    algorithm, back = choose_algorithm(which, g), which is Pass.ADJOINT
+    if which is Pass.KERNEL_GRAD:
+        if algorithm is Algorithm.DEPTHWISE:
+            return depthwise_grad_plan(g)
+        if algorithm in _BY_CHANNELS:
+            return channel_grad_plan(g, algorithm is Algorithm.CELLS)
+        return direct_grad_plan(g) if algorithm is Algorithm.DIRECT else _gemm_grad_plan(g)
+    if algorithm in _BY_CHANNELS:
+        return channel_plan(g, back, algorithm is Algorithm.CELLS)
+    if algorithm is Algorithm.IM2COL:
+        return _gemm_plan(g)
+    adjoint = _col2im_plan(g)
+    if algorithm is Algorithm.COL2IM:
+        return adjoint
+    if algorithm is Algorithm.FLIPPED:
+        flags, offset = _flags(g, algorithm)
+        workspace = max(_gemm_plan(_flipped(g)).workspace, adjoint.workspace)
+        return adjoint._replace(workspace=workspace, partial=offset + flags * g.itemsize)
+    plan = depthwise_plan(g, back) if algorithm is Algorithm.DEPTHWISE else direct_plan(g, back)
+    return plan._replace(workspace=max(plan.workspace, adjoint.workspace)) if back else plan
+
+
+def _flipped(g: ConvGeometry) -> ConvGeometry:
+    turned = flipped(g)
+    assert turned is not None
+    return turned
+
+
+def _flags(g: ConvGeometry, algorithm: Algorithm) -> tuple[int, int]:
+    """Return the number of flags of an adjoint, and their offset: the size in bytes of the packed kernel."""
+    if algorithm is Algorithm.DEPTHWISE:
+        return depthwise_flags(g), 0
+    if algorithm is Algorithm.DIRECT:
+        return direct_flags(g, True), direct_panels(g, True)
+    if algorithm is Algorithm.COL2IM:
+        return 0, 0
+    turned = _flipped(g)
+    return turned.channels_out, turned.channels_out * turned.depth * turned.itemsize
+
+
+# Products of matrices -------------------------------------------------------------------------------------------------
 
 
 @lru_cache(1024)
@@ -65,14 +93,6 @@ def _gemm_plan(geometry: ConvGeometry) -> ConvTiling:
     workspace, tile = _workspace(geometry, images, lines, pointwise)
     blocks = -(-geometry.images // images) * -(-math.prod(geometry.counts[:-1]) // lines)
     return ConvTiling(workspace, 0, blocks, _words(geometry, workspace, tile, images, 1, 1, pointwise, lines))
-
-
-def conv_kernel_grad_plan(geometry: ConvGeometry) -> ConvTiling:
-    if is_depthwise(geometry):
-        return depthwise_grad_plan(geometry)
-    if is_grad_by_channels(geometry):
-        return channel_grad_plan(geometry)
-    return direct_grad_plan(geometry) if is_grad_direct(geometry) else _gemm_grad_plan(geometry)
 
 
 @lru_cache(1024)
@@ -87,7 +107,7 @@ def _gemm_grad_plan(geometry: ConvGeometry) -> ConvTiling:
 
 
 @lru_cache(1024)
-def col2im_plan(geometry: ConvGeometry) -> ConvTiling:
+def _col2im_plan(geometry: ConvGeometry) -> ConvTiling:
     """Plan the adjoint in x. A task has some channels of an image, so that tasks write disjoint cells."""
     line_bytes = math.prod(geometry.kernel) * geometry.counts[-1] * geometry.itemsize
     all_lines, channels_in = math.prod(geometry.counts[:-1]), geometry.channels_in // geometry.groups
@@ -153,118 +173,62 @@ def _words(
     )  # fmt: skip
 
 
-# Steps ---------------------------------------------------------------------------------------------------------------
+# Steps ----------------------------------------------------------------------------------------------------------------
 
 
-def conv_steps(
-    geometry: ConvGeometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int
+def convolution_steps(
+    which: Pass, g: ConvGeometry, x: int, other: int, bias: int, out: int, workspace: int, partial: int
 ) -> tuple[KernelCall, ...]:
-    """Return the steps of conv(kernel, bias, x) at `out`, from addresses; bias is 0 if there is none.
+    """Return the steps of a convolution or derivative at `out`, from addresses; bias is 0 if there is none.
 
-    `workspace` has conv_plan(geometry).workspace bytes per worker, and `partial` has .partial bytes in total.
+    `x` is the operand with images, and `other` the kernel or, for its gradient, the cotangent. `workspace` has
+    plan_convolution(which, g).workspace bytes per worker, and `partial` has .partial bytes in total.
     """
-    if is_depthwise(geometry):
-        return (depthwise_step(geometry, x, kernel, bias, out, workspace),)
-    if is_by_channels(geometry):
-        return channel_steps(geometry, x, kernel, bias, out, workspace, partial)
-    if is_direct(geometry):
-        return direct_steps(geometry, x, kernel, bias, out, workspace, partial)
-    return _gemm_steps(geometry, x, kernel, bias, out, workspace)
+    if which is Pass.KERNEL_GRAD:
+        return _grad_steps(g, x, other, out, workspace, partial)
+    algorithm, back = choose_algorithm(which, g), which is Pass.ADJOINT
+    at = x, other, bias, out, workspace
+    if algorithm in _BY_CHANNELS:
+        return channel_steps(g, back, algorithm is Algorithm.CELLS, *at, partial)
+    if algorithm is Algorithm.IM2COL:
+        return (_gemm_step(g, *at),)
+    main: tuple[KernelCall, ...] = ()
+    if algorithm is Algorithm.DEPTHWISE:
+        main = (depthwise_step(g, *at, partial if back else 0),)
+    elif algorithm is Algorithm.DIRECT:
+        main = direct_steps(g, *at, partial, back)
+    if not back:
+        return main
+    plan = _col2im_plan(g)
+    if algorithm is Algorithm.FLIPPED:
+        turn = KernelCall(_kernel("turn", g), g.channels_in, _placed(plan, 0, other, 0, 0, 0, partial))
+        main = turn, _gemm_step(_flipped(g), x, partial, bias, out, workspace)
+    words = _placed(plan, out, other, x, bias, workspace, partial)
+    words[34], words[8] = _flags(g, algorithm)
+    return *main, KernelCall(_kernel("col2im", g), plan.tasks, words, parallel=algorithm is Algorithm.COL2IM)
 
 
-def _gemm_steps(g: ConvGeometry, x: int, kernel: int, bias: int, out: int, workspace: int) -> tuple[KernelCall, ...]:
+def _gemm_step(g: ConvGeometry, x: int, kernel: int, bias: int, out: int, workspace: int) -> KernelCall:
     plan = _gemm_plan(g)
-    return (KernelCall(_kernel("conv", g), plan.tasks, _placed(plan, x, kernel, out, bias, workspace, 0)),)
+    return KernelCall(_kernel("conv", g), plan.tasks, _placed(plan, x, kernel, out, bias, workspace, 0))
 
 
-def conv_kernel_grad_steps(
-    geometry: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int
+def _grad_steps(
+    g: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int
 ) -> tuple[KernelCall, ...]:
-    """Return the steps of conv_kernel_grad(x, cotangent) at `out`."""
-    if is_depthwise(geometry):
-        return depthwise_grad_steps(geometry, x, cotangent, out, workspace, partial)
-    if is_grad_by_channels(geometry):
-        return channel_grad_steps(geometry, x, cotangent, out, workspace, partial)
-    plan = conv_kernel_grad_plan(geometry)
-    if is_grad_direct(geometry):
-        main = direct_grad_step(geometry, x, cotangent, out, workspace, partial)
-        plan = plan._replace(words=_words(geometry, 0, 0, 1, 1, plan.tasks, False, 1))
-    else:
-        words = _placed(plan, x, cotangent, out, 0, workspace, partial)
-        main = KernelCall(_kernel("conv_kernel_grad", geometry), plan.tasks, words)
-    if plan.tasks == 1:
-        return (main,)
+    algorithm, at = choose_algorithm(Pass.KERNEL_GRAD, g), (x, cotangent, out, workspace, partial)
+    if algorithm is Algorithm.DEPTHWISE:
+        return depthwise_grad_steps(g, *at)
+    if algorithm in _BY_CHANNELS:
+        return channel_grad_steps(g, algorithm is Algorithm.CELLS, *at)
+    plan = plan_convolution(Pass.KERNEL_GRAD, g)
+    if algorithm is Algorithm.DIRECT:
+        main = direct_grad_step(g, *at)
+        plan = plan._replace(words=_words(g, 0, 0, 1, 1, plan.tasks, False, 1))
     words = _placed(plan, x, cotangent, out, 0, workspace, partial)
-    return main, KernelCall(_kernel("combine", geometry), geometry.channels_out, words)
-
-
-def conv_transpose_plan(geometry: ConvGeometry) -> ConvTiling:
-    """Plan conv's adjoint in x, as a conv with the flipped kernel if that is faster.
-
-    That conv has zero padding, which the adjoint does not have. A weight that is not finite turns those zeros into nan,
-    so the adjoint is then recomputed; flags after the flipped kernel say where.
-    """
-    if is_by_channels(geometry, True):
-        return channel_plan(geometry, True)
-    adjoint = col2im_plan(geometry)
-    if is_depthwise(geometry):
-        plan = depthwise_plan(geometry, True)
-        return plan._replace(workspace=max(plan.workspace, adjoint.workspace))
-    if is_direct(geometry, True):
-        plan = direct_plan(geometry, True)
-        return plan._replace(workspace=max(plan.workspace, adjoint.workspace))
-    turned = _turned(geometry)
-    if turned is None:
-        return adjoint
-    notes, offset = _notes(turned)
-    workspace = max(_gemm_plan(turned).workspace, adjoint.workspace)
-    return adjoint._replace(workspace=workspace, partial=offset + notes * geometry.itemsize)
-
-
-def _notes(turned: ConvGeometry) -> tuple[int, int]:
-    """Return the number of flags of a flipped kernel, and the kernel's size in bytes, which is their offset."""
-    return turned.channels_out, turned.channels_out * turned.depth * turned.itemsize
-
-
-def conv_transpose_steps(
-    geometry: ConvGeometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int
-) -> tuple[KernelCall, ...]:
-    """Return the steps of conv_transpose(kernel, bias, x) at `out`; `geometry` is that of the conv whose adjoint it
-    is."""
-    if is_by_channels(geometry, True):
-        return channel_steps(geometry, x, kernel, bias, out, workspace, partial, back=True)
-    plan = col2im_plan(geometry)
-    again = _placed(plan, out, kernel, x, bias, workspace, partial)
-    mend = KernelCall(_kernel("col2im", geometry), plan.tasks, again, parallel=False)
-    if is_depthwise(geometry):
-        again[34], again[8] = depthwise_notes(geometry), 0
-        return depthwise_step(geometry, x, kernel, bias, out, workspace, partial), mend
-    if is_direct(geometry, True):
-        again[34], again[8] = direct_notes(geometry, True), direct_panels(geometry, True)
-        return *direct_steps(geometry, x, kernel, bias, out, workspace, partial, back=True), mend
-    turned = _turned(geometry)
-    if turned is None:
-        return (mend._replace(parallel=True),)
-    again[34], again[8] = _notes(turned)
-    words = _placed(plan, 0, kernel, 0, 0, 0, partial)
-    return (
-        KernelCall(_kernel("turn", geometry), geometry.channels_in, words),
-        *_gemm_steps(turned, x, partial, bias, out, workspace),
-        mend,
-    )
-
-
-@lru_cache(1024)
-def _turned(geometry: ConvGeometry) -> ConvGeometry | None:
-    """Return the conv that is the adjoint in x, if there is one without many more products."""
-    g = geometry
-    border = tuple(d * (k - 1) - p for k, p, d in zip(g.kernel, g.padding, g.dilation))
-    reached = tuple(n + 2 * p - d * (k - 1) for n, k, p, d in zip(g.cells, g.kernel, g.padding, g.dilation))
-    if max(g.stride) > 1 or min(border) < 0 or reached != g.counts or g.channels_out > 2 * g.channels_in:
-        return None
-    return g._replace(
-        channels_in=g.channels_out, channels_out=g.channels_in, cells=g.counts, counts=g.cells, padding=border
-    )
+    if algorithm is Algorithm.IM2COL:
+        main = KernelCall(_kernel("conv_kernel_grad", g), plan.tasks, words)
+    return (main,) if plan.tasks == 1 else (main, KernelCall(_kernel("combine", g), g.channels_out, words))
 
 
 def _kernel(name: str, geometry: ConvGeometry) -> Kernel:

@@ -18,8 +18,8 @@ import numpy as np
 from ....compiler.native import KernelCall
 from ....compiler.native.access import vector_functions
 from ....compiler.native.compiler import Kernel, compile_kernel
-from .direct_steps import is_flat
-from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, kernel_words, rounded_up
+from .direct_steps import PlaneGeometry, plane_geometry
+from .geometry import IMAGES, VECTOR_BYTES, ConvGeometry, ConvTiling, Words, in_plane, kernel_words, rounded_up
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 
@@ -279,51 +279,21 @@ def _collect(dtype: str) -> Any:
     return kernel
 
 
-# Choice, workspace and arguments --------------------------------------------------------------------------------------
+# Workspace and arguments ---------------------------------------------------------------------------------------------
 
-_VECTOR_BYTES = 64
-_FULL_ENOUGH = 0.75  # the fraction of lanes with a channel
 _BLOCK_BYTES = 256 << 10  # of the copy and the sums of a block, in a cache of 1 MB
 
 
-@lru_cache(1024)
-def is_depthwise(g: ConvGeometry) -> bool:
-    """Whether conv and its derivatives are computed this way: each channel by itself, in vectors that are full."""
-    lanes = _VECTOR_BYTES // g.itemsize
-    alone = g.groups == g.channels_in == g.channels_out
-    return alone and is_flat(g) and g.groups >= _FULL_ENOUGH * _panels(g) * lanes
-
-
 def _panels(g: ConvGeometry) -> int:
-    return -(-g.groups // (_VECTOR_BYTES // g.itemsize))
+    return -(-g.groups // g.lanes)
 
 
-class _Edges(NamedTuple):
-    """The geometry of a convolution or its adjoint along the last two axes: the kernel arguments of the same names."""
-
-    source: Sizes
-    target: Sizes
-    target_step: Sizes
-    source_step: Sizes
-    before: Sizes
-    counted_from: Sizes
-    beyond: Sizes
-    """Cells of the copy that windows reach beyond the first."""
-
-
-def _side(g: ConvGeometry, back: bool) -> _Edges:
-    cells, kernel, counts, stride, dilation = (
-        in_plane(s, 1) for s in (g.cells, g.kernel, g.counts, g.stride, g.dilation)
-    )
-    padding, none, once = in_plane(g.padding, 0), (0, 0), (1, 1)
-    reach = tuple((k - 1) * d for k, d in zip(kernel, dilation))
-    if not back:
-        return _Edges(cells, counts, once, stride, padding, none, reach)
-    # Cell a·s + r of the result has the windows a + (r + p - k·d)/s, for the k for which that is an integer.
-    before = tuple(max(0, -((p - r) // s)) for r, s, p in zip(reach, stride, padding))
-    counted_from = tuple(p + b * s for p, b, s in zip(padding, before, stride))
-    beyond = tuple((s - 1 + c) // s for s, c in zip(stride, counted_from))
-    return _Edges(counts, cells, stride, once, before, counted_from, beyond)
+def _side(g: ConvGeometry, back: bool) -> PlaneGeometry:
+    """Return the geometry of a plane, whose copy has its cells in order; `beyond` are those that windows reach beyond
+    the first."""
+    side = plane_geometry(g, back)
+    reach = tuple((k - 1) * d for k, d in zip(in_plane(g.kernel, 1), in_plane(g.dilation, 1)))
+    return side if back else side._replace(beyond=reach)
 
 
 class _LineBlock(NamedTuple):
@@ -335,7 +305,7 @@ class _LineBlock(NamedTuple):
     own: int
 
 
-def _block(g: ConvGeometry, side: _Edges) -> _LineBlock:
+def _block(g: ConvGeometry, side: PlaneGeometry) -> _LineBlock:
     """Return the largest block that fits in the cache."""
     remainders, cells = math.prod(side.target_step), -(-math.prod(g.kernel) // GRAD_TILE) * GRAD_TILE
     width = -(-side.target[1] // side.target_step[1])
@@ -343,10 +313,10 @@ def _block(g: ConvGeometry, side: _Edges) -> _LineBlock:
 
     def of(lines: int) -> _LineBlock:
         steps = -(-lines // side.target_step[0])
-        copied, windows = (steps - 1) * side.source_step[0] + side.beyond[0] + 1, steps * width + _VECTOR_BYTES
-        places = copied * side.source[1] + remainders * 2 * (1 + windows + cells) + 2 * _VECTOR_BYTES
+        copied, windows = (steps - 1) * side.source_step[0] + side.beyond[0] + 1, steps * width + VECTOR_BYTES
+        places = copied * side.source[1] + remainders * 2 * (1 + windows + cells) + 2 * VECTOR_BYTES
         vectors = copied * pitch + windows * remainders + cells + 1
-        return _LineBlock(lines, copied, pitch, rounded_up(8 * places) + vectors * _VECTOR_BYTES)
+        return _LineBlock(lines, copied, pitch, rounded_up(8 * places) + vectors * VECTOR_BYTES)
 
     lines = side.target[0] if g.images * _panels(g) >= IMAGES else -(-side.target[0] // IMAGES)
     while lines > 1 and of(lines).own > _BLOCK_BYTES:
@@ -354,7 +324,7 @@ def _block(g: ConvGeometry, side: _Edges) -> _LineBlock:
     return of(-(-lines // side.target_step[0]) * side.target_step[0])
 
 
-def _words(g: ConvGeometry, side: _Edges, block: _LineBlock, parts: int) -> Words:
+def _words(g: ConvGeometry, side: PlaneGeometry, block: _LineBlock, parts: int) -> Words:
     return kernel_words(
         [
             *(0,) * 4, block.own, g.images, g.groups, *side.source, *in_plane(g.kernel, 1), *side.target,
@@ -371,10 +341,10 @@ def depthwise_plan(g: ConvGeometry, back: bool = False) -> ConvTiling:
     side = _side(g, back)
     block = _block(g, side)
     tasks = -(-side.target[0] // block.lines) * _panels(g) * g.images
-    return ConvTiling(block.own, depthwise_notes(g) * g.itemsize if back else 0, tasks, _words(g, side, block, 0))
+    return ConvTiling(block.own, depthwise_flags(g) * g.itemsize if back else 0, tasks, _words(g, side, block, 0))
 
 
-def depthwise_notes(g: ConvGeometry) -> int:
+def depthwise_flags(g: ConvGeometry) -> int:
     """Return the number of flags of the adjoint, 1 if a weight is not finite: its padding consists of zeros."""
     return _panels(g)
 
@@ -395,7 +365,7 @@ def depthwise_grad_plan(g: ConvGeometry) -> ConvTiling:
     side = _side(g, False)
     block = _block(g, side)
     parts = g.grad_parts(-(-side.target[0] // block.lines) * g.images)
-    sums = _panels(g) * -(-math.prod(g.kernel) // GRAD_TILE) * GRAD_TILE * _VECTOR_BYTES
+    sums = _panels(g) * -(-math.prod(g.kernel) // GRAD_TILE) * GRAD_TILE * VECTOR_BYTES
     return ConvTiling(block.own, parts * sums, parts, _words(g, side, block, parts))
 
 

@@ -1,4 +1,4 @@
-"""Steps for convolutions without a matrix of windows: their choice, workspace and arguments."""
+"""Steps for convolutions in vectors of windows: their workspace and arguments."""
 
 from __future__ import annotations
 
@@ -7,25 +7,19 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ....compiler.native import KernelCall
-from .direct_convolution import COLUMNS, SCRATCH, WORDS, direct_grad_kernel, direct_kernel, has_registers
-from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, kernel_words, rounded_up
+from .direct_convolution import COLUMNS, SCRATCH, WORDS, direct_grad_kernel, direct_kernel
+from .geometry import IMAGES, VECTOR_BYTES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, kernel_words, rounded_up
 
-_VECTOR_BYTES = 64
 _BLOCK_BYTES = 512 << 10  # of the copied lines of a block; panels and the result also fit in a cache of 1 MB
 _GRAD_BYTES = 640 << 10  # of data that the kernel's gradient reads repeatedly; more images mean fewer final sums
 _GRAD_CHANNELS = 32  # of the cotangent, packed together
 _GRAD_CELLS = 24  # of the kernel, in a few channels: enough to waste few of a tile's
 _MANY_VECTORS = 12  # per image; with fewer, a block has more than one image
-_FEW_CHANNELS = 4  # of a result, for which a matrix product is slow
-_SOME_CHANNELS = 32  # for which copying windows takes a good part of the time of a matrix product
-_FULL_ENOUGH = 0.6  # the fraction of lanes with a window for a tile to beat a matrix product
-_LINE_FULL_ENOUGH = 0.8
-_MOST_COPIED = 2.8  # times the cells of an image, including padding, or
-_CHANNELS_A_COPY = 8  # of the result, for each copy
+_CHANNELS_A_COPY = 8  # of the result, for each copy of a line
 _FEW_VECTORS = 6  # per block, so that few of their lanes are unused
 
 
-class _PlaneGeometry(NamedTuple):
+class PlaneGeometry(NamedTuple):
     """The geometry of a convolution or its adjoint along the last two axes: the kernel arguments of the same names."""
 
     source: Sizes
@@ -39,7 +33,8 @@ class _PlaneGeometry(NamedTuple):
     own: tuple[bool, ...]
 
 
-def _side(g: ConvGeometry, back: bool) -> _PlaneGeometry:
+def plane_geometry(g: ConvGeometry, back: bool) -> PlaneGeometry:
+    """Return the geometry of a convolution, or of its adjoint, along the last two axes."""
     cells, kernel, counts, stride, dilation = (
         in_plane(s, 1) for s in (g.cells, g.kernel, g.counts, g.stride, g.dilation)
     )
@@ -47,7 +42,7 @@ def _side(g: ConvGeometry, back: bool) -> _PlaneGeometry:
     reach = [(k - 1) * d for k, d in zip(kernel, dilation)]
     sources, targets = (counts, cells) if back else (cells, counts)
     # If a line would be mostly padding, the cells that windows read for each kernel cell are stored separately.
-    worth = _channels(g, back)[1] >= _CHANNELS_A_COPY
+    worth = g.channels(back)[1] >= _CHANNELS_A_COPY
     own = tuple(
         worth and d > 2 and n <= 2 * (r // s) and (s == 1 or not back)
         for n, r, s, d in zip(targets, reach, stride, dilation)
@@ -56,13 +51,13 @@ def _side(g: ConvGeometry, back: bool) -> _PlaneGeometry:
     if not back:
         planes = tuple(k if o else min(k, s // math.gcd(s, d)) for k, s, d, o in zip(kernel, stride, dilation, own))
         beyond = tuple(0 if o else r // s for r, s, o in zip(reach, stride, own))
-        return _PlaneGeometry(sources, targets, once, stride, padding, planes, beyond, (0, 0), own)
+        return PlaneGeometry(sources, targets, once, stride, padding, planes, beyond, (0, 0), own)
     # Cell a·s + r of the result has the windows a + (r + p - k·d)/s, for the k for which that is an integer.
     before = tuple(-p if o else max(0, -((p - r) // s)) for r, s, p, o in zip(reach, stride, padding, own))
     counted_from = tuple(0 if o else p + b * s for p, b, s, o in zip(padding, before, stride, own))
     beyond = tuple(0 if o else (s - 1 + c) // s for s, c, o in zip(stride, counted_from, own))
     planes = tuple(k if o else 1 for k, o in zip(kernel, own))
-    return _PlaneGeometry(sources, targets, stride, once, before, planes, beyond, counted_from, own)
+    return PlaneGeometry(sources, targets, stride, once, before, planes, beyond, counted_from, own)
 
 
 @lru_cache(1024)
@@ -79,15 +74,9 @@ def _reached(g: ConvGeometry) -> tuple[ConvGeometry, Sizes]:
     return g._replace(kernel=tuple(kernel), padding=tuple(padding)), in_plane(tuple(first), 0)
 
 
-def _channels(g: ConvGeometry, back: bool) -> Sizes:
-    """Return the channels per group of the source and of the target."""
-    channels = g.channels_in // g.groups, g.channels_out // g.groups
-    return channels[::-1] if back else channels
-
-
 def _rows(g: ConvGeometry, back: bool) -> int:
     """Return the output channels of a tile: the least that do not need more tiles."""
-    channels = _channels(g, back)[1]
+    channels = g.channels(back)[1]
     if channels == 1:
         return 1
     return 4 if channels <= 4 or (channels < 32 and 0 < channels % 8 <= 4) else 8
@@ -103,7 +92,7 @@ class _Tile(NamedTuple):
     vectors: int
 
 
-def _vectors(side: _PlaneGeometry, lines: int, pitch: int, lanes: int) -> tuple[bool, int]:
+def _vectors(side: PlaneGeometry, lines: int, pitch: int, lanes: int) -> tuple[bool, int]:
     """Return whether vectors extend over line ends, and their number."""
     width = -(-side.target[1] // side.target_step[1])
     in_lines, over_ends = lines * -(-width // lanes), -(-((lines - 1) * pitch + width) // lanes)
@@ -114,10 +103,10 @@ def _vectors(side: _PlaneGeometry, lines: int, pitch: int, lanes: int) -> tuple[
 @lru_cache(1024)
 def _block(g: ConvGeometry, back: bool) -> _Tile:
     """Return the block of a geometry after `_reached`."""
-    side, lanes = _side(g, back), 64 // g.itemsize
+    side, lanes = plane_geometry(g, back), g.lanes
     all_lines, width = (-(-n // s) for n, s in zip(side.target, side.target_step))
     pitch = width + side.beyond[1]
-    line_bytes = _channels(g, back)[0] * math.prod(side.planes) * pitch * g.itemsize
+    line_bytes = g.channels(back)[0] * math.prod(side.planes) * pitch * g.itemsize
     # Lines are read by several windows, so a block with few lines consists mostly of copies.
     lines = max(2 * side.beyond[0], -(-_FEW_VECTORS * lanes // width), _BLOCK_BYTES // line_bytes - side.beyond[0])
     lines = min(lines, all_lines)
@@ -131,59 +120,34 @@ def _block(g: ConvGeometry, back: bool) -> _Tile:
     return _Tile(lines, images, pitch, flat, vectors * images)
 
 
-@lru_cache(1024)
-def is_direct(g: ConvGeometry, back: bool = False) -> bool:
-    """Whether conv, or its adjoint in x, is computed this way: if most lanes of vectors have a window."""
-    return is_flat(g) and (_channels(g, back)[1] == 1 or _is_full(g, back))
-
-
-@lru_cache(1024)
-def is_grad_direct(g: ConvGeometry) -> bool:
-    """Whether the kernel's gradient is computed this way; a matrix product with many rows is worth its windows."""
-    channels, lanes = g.channels_out // g.groups, 64 // g.itemsize
-    if not is_flat(g) or channels < _FEW_CHANNELS:
-        return is_flat(g)
-    filled = g.stride[-1] == 1 and g.counts[-1] >= _LINE_FULL_ENOUGH * lanes * -(-g.counts[-1] // lanes)
-    return _is_full(g, False) and (channels <= _SOME_CHANNELS or _reached(g)[0].kernel != g.kernel or filled)
-
-
-def is_flat(g: ConvGeometry) -> bool:
-    """Whether kernels here and in `channel_convolution` can compute it: it has two axes at most."""
-    has_two = len(g.cells) < 3 or (g.cells[0] == g.kernel[0] == g.counts[0] == 1 and g.padding[0] == 0)
-    return has_two and has_tiles(g)
-
-
-def has_tiles(g: ConvGeometry) -> bool:
-    """Whether it has some elements, and the processor the registers for tiles of them."""
-    return has_registers() and 0 not in (g.images, g.channels_in, g.channels_out, *g.cells, *g.counts)
-
-
-def _is_full(g: ConvGeometry, back: bool) -> bool:
-    side = _side(_reached(g)[0], back)
+def copied_share(g: ConvGeometry, back: bool) -> float:
+    """Return how many times the copy of an image has its cells, with padding."""
+    side = plane_geometry(_reached(g)[0], back)
     lines, width = (-(-n // s) for n, s in zip(side.target, side.target_step))
     copied = math.prod(side.planes) * (lines + side.beyond[0]) * (width + side.beyond[1])
-    return (
-        math.prod(g.kernel) > 1
-        and fullness(g, back) >= _FULL_ENOUGH
-        and copied <= max(_MOST_COPIED, _channels(g, back)[1] / _CHANNELS_A_COPY) * math.prod(side.source)
-    )
+    return copied / math.prod(side.source)
 
 
-def fullness(g: ConvGeometry, back: bool = False) -> float:
+def window_share(g: ConvGeometry, back: bool) -> float:
     """Return the fraction of lanes that have a window, of all vectors of windows."""
-    side, lanes = _side(_reached(g)[0], back), 64 // g.itemsize
+    side = plane_geometry(_reached(g)[0], back)
     lines, width = (-(-n // s) for n, s in zip(side.target, side.target_step))
-    return lines * width / (_vectors(side, lines, width + side.beyond[1], lanes)[1] * lanes)
+    return lines * width / (_vectors(side, lines, width + side.beyond[1], g.lanes)[1] * g.lanes)
+
+
+def reaches_all_cells(g: ConvGeometry) -> bool:
+    """Whether no cell of the kernel is padding for all windows."""
+    return _reached(g)[0].kernel == g.kernel
 
 
 @lru_cache(1024)
 def direct_plan(g: ConvGeometry, back: bool = False) -> ConvTiling:
     reached, rows = _reached(g)[0], _rows(g, back)
-    side, block = _side(reached, back), _block(reached, back)
-    channels_in, channels_out = _channels(g, back)
+    side, block = plane_geometry(reached, back), _block(reached, back)
+    channels_in, channels_out = g.channels(back)
     told = 8 * math.prod(side.target_step) * (3 + 3 * block.vectors + 2 * math.prod(reached.kernel))
     own = rounded_up(told) + block.images * channels_in * _channel_bytes(reached, side, block)
-    own = rounded_up(own + 2 * _VECTOR_BYTES)
+    own = rounded_up(own + 2 * VECTOR_BYTES)
     panels = direct_panels(g, back)
     all_lines = -(-side.target[0] // side.target_step[0])
     tasks = -(-g.images // block.images) * -(-all_lines // block.lines)
@@ -192,15 +156,15 @@ def direct_plan(g: ConvGeometry, back: bool = False) -> ConvTiling:
     return ConvTiling(own, panels + blocks * g.itemsize, tasks, words)
 
 
-def _channel_bytes(g: ConvGeometry, side: _PlaneGeometry, block: _Tile) -> int:
+def _channel_bytes(g: ConvGeometry, side: PlaneGeometry, block: _Tile) -> int:
     """Return the bytes of the copy of a channel."""
     return math.prod(side.planes) * (block.lines + side.beyond[0]) * block.pitch * g.itemsize
 
 
 def _words(g: ConvGeometry, back: bool, block: _Tile, own: int) -> Words:
     reached, first = _reached(g)
-    side, channel = _side(reached, back), _channel_bytes(reached, _side(reached, back), block)
-    channels_in, channels_out = _channels(g, back)
+    side, channel = plane_geometry(reached, back), _channel_bytes(reached, plane_geometry(reached, back), block)
+    channels_in, channels_out = g.channels(back)
     return kernel_words(
         [
             *(0,) * 4, own, g.images, g.groups, channels_in, channels_out, *side.source, *in_plane(reached.kernel, 1),
@@ -214,14 +178,14 @@ def _words(g: ConvGeometry, back: bool, block: _Tile, own: int) -> Words:
 
 
 def direct_panels(g: ConvGeometry, back: bool) -> int:
-    """Return the bytes of the packed kernel; after it come the flags, one for each of `direct_notes`."""
+    """Return the bytes of the packed kernel; after it come the flags, one for each of `direct_flags`."""
     rows = _rows(g, back)
-    channels_in, _ = _channels(g, back)
-    return direct_notes(g, back) * (channels_in * math.prod(_reached(g)[0].kernel) + 1) * rows * g.itemsize
+    channels_in, _ = g.channels(back)
+    return direct_flags(g, back) * (channels_in * math.prod(_reached(g)[0].kernel) + 1) * rows * g.itemsize
 
 
-def direct_notes(g: ConvGeometry, back: bool) -> int:
-    return g.groups * -(-_channels(g, back)[1] // _rows(g, back))
+def direct_flags(g: ConvGeometry, back: bool) -> int:
+    return g.groups * -(-g.channels(back)[1] // _rows(g, back))
 
 
 def direct_steps(
@@ -233,7 +197,7 @@ def direct_steps(
     words[:4] = source, panels, target, workspace
     words[31], words[35] = bias, kernel
     return (
-        KernelCall(direct_kernel("lay_out", g.dtype, rows), direct_notes(g, back), words),
+        KernelCall(direct_kernel("lay_out", g.dtype, rows), direct_flags(g, back), words),
         KernelCall(direct_kernel("direct", g.dtype, rows), plan.tasks, words),
     )
 
@@ -256,17 +220,17 @@ class _GradBlock(NamedTuple):
 @lru_cache(1024)
 def _grad_block(g: ConvGeometry) -> _GradBlock:
     """Return the block of a geometry after `_reached`."""
-    side, lanes = _side(g, False), 64 // g.itemsize
+    side, lanes = plane_geometry(g, False), g.lanes
     all_lines, width = side.target
     pitch, rows = width + side.beyond[1], _grad_rows(g)
-    channels_in, channels_out = _channels(g, False)
+    channels_in, channels_out = g.channels(False)
     channels_in = min(channels_in, -(-_GRAD_CELLS // math.prod(g.kernel)))
     channels_out = min(rows * -(-channels_out // rows), _GRAD_CHANNELS)
     line_bytes = channels_in * math.prod(side.planes) * pitch * g.itemsize
 
     def bytes_of(lines: int) -> int:
         vectors = _vectors(side, lines, pitch, lanes)[1]
-        return (lines + side.beyond[0]) * line_bytes + vectors * _VECTOR_BYTES * channels_out
+        return (lines + side.beyond[0]) * line_bytes + vectors * VECTOR_BYTES * channels_out
 
     lines = all_lines if g.images >= IMAGES else -(-all_lines // IMAGES)
     while lines > max(1, 2 * side.beyond[0]) and bytes_of(lines) > _GRAD_BYTES:
@@ -281,12 +245,12 @@ def _grad_block(g: ConvGeometry) -> _GradBlock:
 @lru_cache(1024)
 def direct_grad_plan(g: ConvGeometry) -> ConvTiling:
     reached, rows = _reached(g)[0], _grad_rows(g)
-    side, (block, channels_in, channels_out) = _side(reached, False), _grad_block(reached)
+    side, (block, channels_in, channels_out) = plane_geometry(reached, False), _grad_block(reached)
     cells, channel = math.prod(reached.kernel), _channel_bytes(reached, side, block)
     told = SCRATCH + 24 * block.vectors + 16 * cells + 16 * (channels_in * cells + COLUMNS[rows])
     copied = block.images * channels_in * channel
-    laid = block.vectors * _VECTOR_BYTES * channels_out
-    own = rounded_up(told) + rounded_up(copied + 2 * _VECTOR_BYTES) + rounded_up(laid)
+    laid = block.vectors * VECTOR_BYTES * channels_out
+    own = rounded_up(told) + rounded_up(copied + 2 * VECTOR_BYTES) + rounded_up(laid)
     blocks = -(-g.images // block.images) * -(-side.target[0] // block.lines)
     parts = g.grad_parts(blocks)
     words = _words(g, False, block, own).copy()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import numpy.typing as npt
 Sizes = tuple[int, ...]
 Words = npt.NDArray[np.uint64]
 
+VECTOR_BYTES = 64
 _ALIGNED = 64
 
 IMAGES = 4
@@ -42,6 +44,11 @@ class ConvGeometry(NamedTuple):
         return 4 if self.dtype == "float32" else 8
 
     @property
+    def lanes(self) -> int:
+        """The numbers of a vector of 64 bytes."""
+        return VECTOR_BYTES // self.itemsize
+
+    @property
     def depth(self) -> int:
         """The number of products in an element of the result."""
         return self.channels_in // self.groups * math.prod(self.kernel)
@@ -50,10 +57,31 @@ class ConvGeometry(NamedTuple):
     def multiplications(self) -> int:
         return self.images * self.channels_out * math.prod(self.counts) * self.depth
 
+    def channels(self, back: bool) -> Sizes:
+        """Return the channels per group of the source and of the target, conv's or with `back` its adjoint's."""
+        channels = self.channels_in // self.groups, self.channels_out // self.groups
+        return channels[::-1] if back else channels
+
     def grad_parts(self, blocks: int) -> int:
         """The number of parts in which the kernel's gradient adds up blocks of windows."""
         windows = self.images * math.prod(self.counts)
         return max(1, min(blocks, _MOST_PARTS, max(2, windows // _PART_WINDOWS)))
+
+
+@lru_cache(1024)
+def conv_geometry(
+    dtype: np.dtype[Any],
+    inside: Sizes,
+    kernel: Sizes,
+    outside: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    groups: int,
+) -> ConvGeometry:
+    """Return the geometry of conv from the shapes of x and of its result, (N, C, *S), and the cells of its kernel."""
+    sizes = inside[0], inside[1], outside[1], groups, inside[2:], kernel, outside[2:]
+    return ConvGeometry(dtype.name, *sizes, stride, padding, dilation)
 
 
 class ConvTiling(NamedTuple):

@@ -96,9 +96,7 @@ _INSTEAD: tuple[tuple[Any, Any], ...] = (
     (as_strided, strided),
     (native.KernelSequence, _Idle),
     (fused, _fused),
-    (convolution_steps.conv_steps, _nothing),
-    (convolution_steps.conv_kernel_grad_steps, _nothing),
-    (convolution_steps.conv_transpose_steps, _nothing),
+    (convolution_steps.convolution_steps, _nothing),
     (pooling.pool_step, _nothing),
     (blas_matmul._product, lambda character: None),  # its result is like that of np.matmul
     (host.address_of, _nothing),

@@ -30,7 +30,8 @@ from ....ops.types import dtype_name
 from ....transforms.control_flow import CONTROL
 from ...eager_cpu.loops import convolution_steps as convolution_steps
 from ...eager_cpu.loops import pooling as pooling
-from ...eager_cpu.loops.geometry import ConvGeometry, ConvTiling
+from ...eager_cpu.loops.convolution_choice import Pass
+from ...eager_cpu.loops.geometry import conv_geometry
 
 _MARK = 0xFFFF << 48
 """The leading bits of marks; no address, size or number begins with them."""
@@ -71,49 +72,26 @@ def _at(lowered: Lowered, slot: int) -> Address:
     return address_in(lowered, lowered.views[slot])
 
 
-def _batched(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    return shape if len(shape) == rank + 2 else (1, *shape)
-
-
-def _workspaces(plan: ConvTiling, mark: _Marks) -> tuple[int, int]:
-    return mark(Scratch("workspace", max(64, plan.workspace))), mark(Scratch("partial", max(64, plan.partial), 1))
-
-
 def _conv(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
-    (kernel, *bias, x), (out,), static = e.inputs, e.outputs, e.static
-    kernel_shape = lowered.views[kernel].shape
-    rank = len(kernel_shape) - 2
-    adjoint = e.primitive is CONV_TRANSPOSE
-    given, made = (_batched(lowered.views[slot].shape, rank) for slot in (x, out))
-    inside, outside = (made, given) if adjoint else (given, made)
-    geometry = ConvGeometry(
-        dtype_name(lowered.types[x].dtype), given[0], inside[1], outside[1], static["groups"], inside[2:],
-        kernel_shape[2:], outside[2:], static["stride"], static["padding"], static["dilation"],
-    )  # fmt: skip
+    """Lower conv, its adjoint or the gradient of its kernel."""
+    which, static, out = Pass(e.primitive.name), e.static, e.outputs[0]
+    if which is Pass.KERNEL_GRAD:
+        (x, other), bias, kernel = e.inputs, [], static["kernel"]
+        inside, outside = lowered.views[x].shape, lowered.views[other].shape
+    else:
+        other, *bias, x = e.inputs
+        kernel = lowered.views[other].shape[2:]
+        inside, outside = (lowered.views[slot].shape for slot in ((x, out) if which is Pass.FORWARD else (out, x)))
+    if len(inside) < len(kernel) + 2:
+        inside, outside = (1, *inside), (1, *outside)
+    window = [static[name] for name in ("stride", "padding", "dilation", "groups")]
+    geometry = conv_geometry(lowered.types[x].dtype, inside, kernel, outside, *window)
     if not convolution_steps.supported(geometry):
         return None
-    mark = _Marks()
-    plan = convolution_steps.conv_transpose_plan(geometry) if adjoint else convolution_steps.conv_plan(geometry)
-    steps = convolution_steps.conv_transpose_steps if adjoint else convolution_steps.conv_steps
-    bias_at = mark(_at(lowered, bias[0])) if bias else 0
-    at = mark(_at(lowered, x)), mark(_at(lowered, kernel)), bias_at, mark(Address(out, 0))
-    return mark.loops(steps(geometry, *at, *_workspaces(plan, mark)))
-
-
-def _conv_kernel_grad(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
-    (x, g), (out,), static = e.inputs, e.outputs, e.static
-    rank = len(static["kernel"])
-    given, pulled = (_batched(lowered.views[slot].shape, rank) for slot in (x, g))
-    geometry = ConvGeometry(
-        dtype_name(lowered.types[x].dtype), given[0], given[1], pulled[1], static["groups"], given[2:],
-        static["kernel"], pulled[2:], static["stride"], static["padding"], static["dilation"],
-    )  # fmt: skip
-    if not convolution_steps.supported(geometry):
-        return None
-    mark = _Marks()
-    plan = convolution_steps.conv_kernel_grad_plan(geometry)
-    at = mark(_at(lowered, x)), mark(_at(lowered, g)), mark(Address(out, 0))
-    return mark.loops(convolution_steps.conv_kernel_grad_steps(geometry, *at, *_workspaces(plan, mark)))
+    mark, plan = _Marks(), convolution_steps.plan_convolution(which, geometry)
+    at = mark(_at(lowered, x)), mark(_at(lowered, other)), mark(_at(lowered, bias[0])) if bias else 0
+    own = Scratch("workspace", max(64, plan.workspace)), Scratch("partial", max(64, plan.partial), 1)
+    return mark.loops(convolution_steps.convolution_steps(which, geometry, *at, mark(Address(out, 0)), *map(mark, own)))
 
 
 def _pool(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
@@ -308,7 +286,7 @@ LIBRARY: Mapping[Primitive, _Lower] = {
     ARGMAX: _argmax,
     CONV: _conv,
     CONV_TRANSPOSE: _conv,
-    CONV_KERNEL_GRAD: _conv_kernel_grad,
+    CONV_KERNEL_GRAD: _conv,
     MAX_POOL: _pool,
     MAX_POOL_SCATTER: _pool,
     MAX_POOL_GATHER: _pool,
