@@ -222,68 +222,42 @@ def numpy_weights(block: ScoreTile, mask: list[Array], peak: Array, total: Array
     np.multiply(p, s, out=s)
 
 
-def attention(q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, causal: bool) -> tuple[Array, Array, Array]:
-    return attended(numpy_exponentials, q, k, v, mask, causal)
-
-
-def attention_grad(
-    q: Array, k: Array, v: Array, *rest: Array, has_mask: bool, causal: bool
-) -> tuple[Array, Array, Array]:
-    *mask, peak, total, g = rest
-    return cotangents(numpy_weights, q, k, v, tuple(mask), peak, total, g, causal)
-
-
 # With loops -----------------------------------------------------------------------------------------------------------
+
+
+_NO_MASK = np.ones((1, 1), np.bool_)
 
 
 def fast_exponentials(
     block: ScoreTile, mask: list[Array], peak: Array, total: Array, e: Array, may_be_blank: bool = False
 ) -> None:
-    places = block.first, block.shape[-2], block.causal
-    if mask:
-        loops.masked_exponentials(rows(mask[0]), *places, flat(peak), flat(total), rows(e))
-    else:
-        loops.exponentials(*places, may_be_blank, flat(peak), flat(total), rows(e))
+    loop, allowed = (loops.masked_exponentials, rows(mask[0])) if mask else (loops.exponentials, _NO_MASK)
+    blank = may_be_blank or bool(mask)
+    loop(allowed, block.first, block.shape[-2], block.causal, blank, flat(peak), flat(total), rows(e))
 
 
 def fast_weights(block: ScoreTile, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:
-    places = block.first, block.shape[-2], block.causal
-    if mask:
-        loops.masked_weights(rows(mask[0]), flat(peak), flat(total), *places, rows(p), rows(s))
-    else:
-        loops.weights(flat(peak), flat(total), *places, rows(p), rows(s))
+    loop, allowed = (loops.masked_weights, rows(mask[0])) if mask else (loops.weights, _NO_MASK)
+    loop(allowed, flat(peak), flat(total), block.first, block.shape[-2], block.causal, rows(p), rows(s))
 
 
-def fast_attention(
-    q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, causal: bool
-) -> tuple[Array, Array, Array]:
-    return attended(fast_exponentials, q, k, v, mask, causal)
+# Kernels --------------------------------------------------------------------------------------------------------------
 
 
-def fast_attention_grad(
-    q: Array, k: Array, v: Array, *rest: Array, has_mask: bool, causal: bool
-) -> tuple[Array, Array, Array]:
-    *mask, peak, total, g = rest
-    return cotangents(fast_weights, q, k, v, tuple(mask), peak, total, g, causal)
-
-
-# With a bias ----------------------------------------------------------------------------------------------------------
-
-
-def _attention(exponentials: Callable[..., None]) -> Callable[..., tuple[Array, ...]]:
-    def kernel(
-        q: Array, k: Array, v: Array, bias: Array, *mask: Array, has_mask: bool, causal: bool
-    ) -> tuple[Array, ...]:
-        return attended(exponentials, q, k, v, mask, causal, bias)
+def _attention(exponentials: Callable[..., None], has_bias: bool = False) -> Callable[..., tuple[Array, ...]]:
+    def kernel(q: Array, k: Array, v: Array, *rest: Array, has_mask: bool, causal: bool) -> tuple[Array, ...]:
+        bias = rest[0] if has_bias else None
+        return attended(exponentials, q, k, v, rest[has_bias:], causal, bias)
 
     return kernel
 
 
-def _grad(weights: Callable[..., None]) -> Callable[..., tuple[Array, ...]]:
-    def kernel(
-        q: Array, k: Array, v: Array, bias: Array, *rest: Array, has_mask: bool, causal: bool
-    ) -> tuple[Array, ...]:
-        *mask, peak, total, g = rest
+def _grad(weights: Callable[..., None], has_bias: bool = False) -> Callable[..., tuple[Array, ...]]:
+    def kernel(q: Array, k: Array, v: Array, *rest: Array, has_mask: bool, causal: bool) -> tuple[Array, ...]:
+        *mask, peak, total, g = rest[has_bias:]
+        if not has_bias:
+            return cotangents(weights, q, k, v, tuple(mask), peak, total, g, causal)
+        bias = rest[0]
         dbias = np.zeros((1,) * (q.ndim - bias.ndim) + bias.shape, q.dtype)
         found = cotangents(weights, q, k, v, tuple(mask), peak, total, g, causal, bias, dbias)
         return *found, dbias.reshape(bias.shape)
@@ -291,20 +265,18 @@ def _grad(weights: Callable[..., None]) -> Callable[..., tuple[Array, ...]]:
     return kernel
 
 
-# Tables ---------------------------------------------------------------------------------------------------------------
-
 KERNELS: dict[Primitive, Callable[..., Any]] = {
-    SCALED_DOT_PRODUCT_ATTENTION: attention,
-    SCALED_DOT_PRODUCT_ATTENTION_GRAD: attention_grad,
-    BIASED_ATTENTION: _attention(partial(numpy_exponentials, may_be_blank=True)),
-    BIASED_ATTENTION_GRAD: _grad(numpy_weights),
+    SCALED_DOT_PRODUCT_ATTENTION: _attention(numpy_exponentials),
+    SCALED_DOT_PRODUCT_ATTENTION_GRAD: _grad(numpy_weights),
+    BIASED_ATTENTION: _attention(partial(numpy_exponentials, may_be_blank=True), has_bias=True),
+    BIASED_ATTENTION_GRAD: _grad(numpy_weights, has_bias=True),
 }
 
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
-    SCALED_DOT_PRODUCT_ATTENTION: fast_attention,
-    SCALED_DOT_PRODUCT_ATTENTION_GRAD: fast_attention_grad,
-    BIASED_ATTENTION: _attention(partial(fast_exponentials, may_be_blank=True)),
-    BIASED_ATTENTION_GRAD: _grad(fast_weights),
+    SCALED_DOT_PRODUCT_ATTENTION: _attention(fast_exponentials),
+    SCALED_DOT_PRODUCT_ATTENTION_GRAD: _grad(fast_weights),
+    BIASED_ATTENTION: _attention(partial(fast_exponentials, may_be_blank=True), has_bias=True),
+    BIASED_ATTENTION_GRAD: _grad(fast_weights, has_bias=True),
 }
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {}
