@@ -200,27 +200,12 @@ def _worth(primitive: Primitive, x: Array, rank: int, cells: int) -> bool:
     return cells >= _WORTH_A_CALL[primitive] and native.supported(x.dtype.name, rank)
 
 
-def _do(
-    primitive: Primitive,
-    x: Array,
-    out: Array,
-    index: Array | None,
-    cells: Sizes,
-    counts: Sizes,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    count_include_pad: bool = True,
-) -> bool:
+def _run(primitive: Primitive, x: Array, out: Array, index: Array | None, geometry: native.PoolGeometry) -> bool:
     """Run the pool; return whether every position of `index` was in its plane. All arrays must be packed."""
     outside = np.zeros(1, np.int64)
-    planes = math.prod(x.shape[: x.ndim - len(kernel)])
-    index_at = 0 if index is None else address_of(index)
-    step = native.pool_step(
-        primitive, x.dtype.name, planes, address_of(x), address_of(out), index_at, address_of(outside), cells, kernel,
-        counts, stride, padding, count_include_pad,
-    )  # fmt: skip
-    KernelSequence((step,)).run()
+    planes = math.prod(x.shape[: x.ndim - len(geometry.kernel)])
+    at = address_of(x), address_of(out), 0 if index is None else address_of(index), address_of(outside)
+    KernelSequence((native.pool_step(primitive, x.dtype.name, planes, *at, geometry),)).run()
     return not outside[0]
 
 
@@ -232,7 +217,7 @@ def fast_max_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> tup
     counts = _counts(cells, kernel, stride, padding)
     best = np.empty((*x.shape[:-rank], *counts), x.dtype)
     index = np.empty(best.shape, np.int64)
-    _do(MAX_POOL, x, best, index, cells, counts, kernel, stride, padding)
+    _run(MAX_POOL, x, best, index, native.PoolGeometry(cells, kernel, counts, stride, padding))
     return best, index
 
 
@@ -241,7 +226,8 @@ def fast_max_pool_scatter(g: Array, index: Array, shape: Sizes, kernel: Sizes, s
     out = np.empty((*g.shape[:-rank], *shape), g.dtype)
     if _worth(MAX_POOL_SCATTER, g, rank, out.size):
         g, index = packed(g), packed(index.astype(np.int64, copy=False))
-        if _do(MAX_POOL_SCATTER, g, out, index, shape, g.shape[-rank:], kernel, stride, padding):
+        geometry = native.PoolGeometry(shape, kernel, g.shape[-rank:], stride, padding)
+        if _run(MAX_POOL_SCATTER, g, out, index, geometry):
             return out
     return max_pool_scatter(g, index, shape)
 
@@ -251,7 +237,8 @@ def fast_max_pool_gather(x: Array, index: Array, kernel: Sizes, stride: Sizes, p
     if _worth(MAX_POOL_GATHER, x, rank, x.size):
         x, index = packed(x), packed(index.astype(np.int64, copy=False))
         out = np.empty(index.shape, x.dtype)
-        if _do(MAX_POOL_GATHER, x, out, index, x.shape[-rank:], index.shape[-rank:], kernel, stride, padding):
+        geometry = native.PoolGeometry(x.shape[-rank:], kernel, index.shape[-rank:], stride, padding)
+        if _run(MAX_POOL_GATHER, x, out, index, geometry):
             return out
     return max_pool_gather(x, index, kernel)
 
@@ -263,7 +250,7 @@ def fast_avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, count_
     x, cells = packed(x), x.shape[-rank:]
     counts = _counts(cells, kernel, stride, padding)
     out = np.empty((*x.shape[:-rank], *counts), x.dtype)
-    _do(AVG_POOL, x, out, None, cells, counts, kernel, stride, padding, count_include_pad)
+    _run(AVG_POOL, x, out, None, native.PoolGeometry(cells, kernel, counts, stride, padding, count_include_pad))
     return out
 
 
@@ -274,8 +261,8 @@ def fast_avg_pool_grad(
     out = np.empty((*g.shape[:-rank], *shape), g.dtype)
     if not _worth(AVG_POOL, g, rank, out.size):
         return avg_pool_grad(g, shape, kernel, stride, padding, count_include_pad)
-    g = packed(g)
-    _do(AVG_POOL_GRAD, g, out, None, shape, g.shape[-rank:], kernel, stride, padding, count_include_pad)
+    geometry = native.PoolGeometry(shape, kernel, g.shape[-rank:], stride, padding, count_include_pad)
+    _run(AVG_POOL_GRAD, packed(g), out, None, geometry)
     return out
 
 

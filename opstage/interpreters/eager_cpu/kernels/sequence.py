@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def _along(x: Array, axis: int, reverse: bool) -> Array:
     return moved[::-1] if reverse else moved
 
 
-def _accumulated(
+def _accumulate(
     accumulate: Callable[..., Any], start: int, x: Array, axis: int, exclusive: bool, reverse: bool
 ) -> Array:
     """Accumulate into new memory with x's own layout, from either end."""
@@ -42,8 +43,8 @@ def _accumulated(
     return out
 
 
-def cumsum(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
-    return _accumulated(np.add.accumulate, 0, x, axis, exclusive, reverse)
+cumsum = partial(_accumulate, np.add.accumulate, 0)
+cumprod = partial(_accumulate, np.multiply.accumulate, 1)
 
 
 def argsort(x: Array, axis: int, descending: bool) -> Array:
@@ -85,15 +86,7 @@ def _rows(shape: tuple[int, ...], axis: int) -> tuple[tuple[int, int, int], int]
     return (math.prod(shape[:axis]), shape[axis], inner), max(1, _CHAINS // inner)
 
 
-def fast_cumsum(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
-    return _looped(loops.cumsum, cumsum, x, axis, exclusive, reverse)
-
-
-def fast_cumprod(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
-    return _looped(loops.cumprod, cumprod, x, axis, exclusive, reverse)
-
-
-def _looped(
+def _accumulate_floats(
     loop: Callable[..., None], plain: Callable[..., Array], x: Array, axis: int, exclusive: bool, reverse: bool
 ) -> Array:
     """Accumulate floats in machine code, anything else by the plain kernel."""
@@ -102,10 +95,6 @@ def _looped(
     out, (shape, together) = np.empty(x.shape, x.dtype), _rows(x.shape, axis)
     loop(int(exclusive), int(reverse), together, packed(x).reshape(shape), out.reshape(shape))
     return out
-
-
-def cumprod(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
-    return _accumulated(np.multiply.accumulate, 1, x, axis, exclusive, reverse)
 
 
 def reduce_prod(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
@@ -171,8 +160,8 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 }
 
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
-    CUMSUM: fast_cumsum,
-    CUMPROD: fast_cumprod,
+    CUMSUM: partial(_accumulate_floats, loops.cumsum, cumsum),
+    CUMPROD: partial(_accumulate_floats, loops.cumprod, cumprod),
     LINEAR_RECURRENCE: fast_linear_recurrence,
 }
 

@@ -54,8 +54,8 @@ def convolution_kernel(name: str, dtype: str) -> Kernel | None:
     )
 
 
-def _modules(dtype: str, wide: bool) -> tuple[Any, Any, Any]:
-    """Return the functions for vectors, that which reads words, and the matrix product."""
+def product_functions(dtype: str, wide: bool) -> tuple[Any, Any, Any]:
+    """Return the functions for vectors, the one that reads words, and the matrix product."""
     from ....compiler.native.intrinsics import gemm_by_address
 
     return *vector_functions(dtype)[1:], gemm_by_address(dtype, wide)
@@ -122,7 +122,7 @@ def _im2col(dtype: str) -> Any:
 
 
 def _conv(dtype: str, wide: bool) -> Any:
-    v, words, gemm = _modules(dtype, wide)
+    v, words, gemm = product_functions(dtype, wide)
     size, copy_row, shift_row, load = v.size, v.copy_row, v.shift_row, v.load
     word_count, fill = WORDS, _im2col(dtype)
     zero, one = _numbers(dtype)
@@ -169,7 +169,7 @@ def _conv(dtype: str, wide: bool) -> Any:
 
 def _conv_kernel_grad(dtype: str, wide: bool) -> Any:
     """Argument 2 is the cotangent of conv's result, 3 the kernel's; parts after the first go to the partial sums."""
-    v, words, gemm = _modules(dtype, wide)
+    v, words, gemm = product_functions(dtype, wide)
     size, copy_row, clear_row = v.size, v.copy_row, v.clear_row
     word_count, fill = WORDS, _im2col(dtype)
     zero, one = _numbers(dtype)
@@ -220,7 +220,7 @@ def _conv_kernel_grad(dtype: str, wide: bool) -> Any:
 
 def _combine(dtype: str, wide: bool) -> Any:
     """Add the partial sums to the result, in order; a task is a row of the kernel."""
-    v, words, _ = _modules(dtype, wide)
+    v, words, _ = product_functions(dtype, wide)
     size, add_row = v.size, v.add_row
     word_count = WORDS
 
@@ -239,7 +239,7 @@ def _turn(dtype: str, wide: bool) -> Any:
 
     After it comes a flag for each c: 1 if some weight is not finite, else 0.
     """
-    v, words, _ = _modules(dtype, wide)
+    v, words, _ = product_functions(dtype, wide)
     size, load, store = v.size, v.load, v.store
     word_count = WORDS
     zero, one = _numbers(dtype)
@@ -270,7 +270,7 @@ def _col2im(dtype: str, wide: bool) -> Any:
     Argument 34 is the number of flags, stored in argument 6 from byte offset argument 8 on. If there are flags and all
     are 0, nothing is done: the result was already computed with the flipped kernel.
     """
-    v, words, gemm = _modules(dtype, wide)
+    v, words, gemm = product_functions(dtype, wide)
     lanes, size, between, accumulate = v.lanes, v.size, v.between, v.accumulate
     clear_row, shift_row, load, store = v.clear_row, v.shift_row, v.load, v.store
     word_count, reach = WORDS, _reach()

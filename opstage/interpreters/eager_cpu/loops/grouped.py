@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ....compiler.native import KernelCall, find_blas
-from ....compiler.native.access import vector_functions
 from ....compiler.native.compiler import Kernel, compile_kernel
 from ....ops.matmul import GROUPED_MATMUL, GROUPED_OUTER
 from ....ops.primitive import Primitive
+from .convolution import product_functions
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 
@@ -60,15 +60,8 @@ def _kernel(primitive: Primitive, dtype: str) -> Kernel:
     return compile_kernel(f"{primitive.name}_{dtype}", content, lambda: factory(dtype, blas.wide))
 
 
-def _modules(dtype: str, wide: bool) -> tuple[Any, Any, Any]:
-    """Return the functions for vectors, that which reads words, and the matrix product."""
-    from ....compiler.native.intrinsics import gemm_by_address
-
-    return *vector_functions(dtype)[1:], gemm_by_address(dtype, wide)
-
-
 def _grouped_matmul(dtype: str, wide: bool) -> Any:
-    v, words, gemm = _modules(dtype, wide)
+    v, words, gemm = product_functions(dtype, wide)
     size, clear_row = v.size, v.clear_row
     rows, word_count, zero, one = ROWS, _WORDS, np.dtype(dtype).type(0), np.dtype(dtype).type(1)
 
@@ -100,7 +93,7 @@ def _grouped_matmul(dtype: str, wide: bool) -> Any:
 
 
 def _grouped_outer(dtype: str, wide: bool) -> Any:
-    v, words, gemm = _modules(dtype, wide)
+    v, words, gemm = product_functions(dtype, wide)
     size, clear_row = v.size, v.clear_row
     rows, word_count, zero, one = ROWS // 2, _WORDS, np.dtype(dtype).type(0), np.dtype(dtype).type(1)
 

@@ -11,21 +11,18 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ....compiler.native import Kernel, KernelCall, compile_kernel
 from ....compiler.native.access import vector_functions
 from ....ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
+from .geometry import Sizes, Words, in_volume, kernel_words
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 
-
-Sizes = tuple[int, ...]
-Words = npt.NDArray[np.uint64]
 
 WORDS = 20
 _RANK = 3
@@ -36,20 +33,19 @@ def supported(dtype: str, rank: int) -> bool:
     return rank <= _RANK and dtype in ("float32", "float64")
 
 
+class PoolGeometry(NamedTuple):
+    """The windows of a pool: x (…, *cells), result (…, *counts). All tuples of sizes have the same length."""
+
+    cells: Sizes
+    kernel: Sizes
+    counts: Sizes
+    stride: Sizes
+    padding: Sizes
+    count_include_pad: bool = True
+
+
 def pool_step(
-    primitive: Primitive,
-    dtype: str,
-    planes: int,
-    x: int,
-    out: int,
-    index: int,
-    flag: int,
-    cells: Sizes,
-    kernel: Sizes,
-    counts: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    count_include_pad: bool = True,
+    primitive: Primitive, dtype: str, planes: int, x: int, out: int, index: int, flag: int, geometry: PoolGeometry
 ) -> KernelCall:
     """Return the step of `max_pool`, `max_pool_scatter`, `max_pool_gather`, `avg_pool` or `avg_pool_grad`, from
     addresses.
@@ -57,18 +53,15 @@ def pool_step(
     `x` is the first operand. `index` is 0 for means; `flag` is the address of a word that scatter and gather set to 1
     at a position outside the plane, with the result unfinished.
     """
-    words = _words(cells, kernel, counts, stride, padding, count_include_pad).copy()
+    words = _words(geometry).copy()
     words[:4] = x, out, index, flag
     return KernelCall(pool_kernel(primitive, dtype), planes, words)
 
 
 @lru_cache(1024)
-def _words(cells: Sizes, kernel: Sizes, counts: Sizes, stride: Sizes, padding: Sizes, count_include_pad: bool) -> Words:
-    def three(sizes: Sizes, missing: int) -> Sizes:
-        return (missing,) * (_RANK - len(sizes)) + sizes
-
-    axes = (three(cells, 1), three(kernel, 1), three(counts, 1), three(stride, 1), three(padding, 0))
-    return np.array([0, 0, 0, 0, count_include_pad, *(size for sizes in axes for size in sizes)], np.uint64)
+def _words(g: PoolGeometry) -> Words:
+    axes = (*(in_volume(sizes, 1) for sizes in (g.cells, g.kernel, g.counts, g.stride)), in_volume(g.padding, 0))
+    return kernel_words([0, 0, 0, 0, g.count_include_pad, *(size for sizes in axes for size in sizes)], WORDS)
 
 
 @cache

@@ -106,11 +106,12 @@ def _pool(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | Non
     before, after = lowered.views[x].shape, lowered.views[out].shape
     cells, counts = (after, before) if primitive in (MAX_POOL_SCATTER, AVG_POOL_GRAD) else (before, after)
     mark = _Marks()
-    step = pooling.pool_step(
-        primitive, dtype, math.prod(before[:-rank]), mark(_at(lowered, x)), mark(Address(out, 0)),
-        mark(_at(lowered, index[0])) if index else 0, mark(ErrorFlag()), cells[-rank:], kernel, counts[-rank:],
-        static["stride"], static["padding"], static.get("count_include_pad", True),
+    geometry = pooling.PoolGeometry(
+        cells[-rank:], kernel, counts[-rank:], static["stride"], static["padding"],
+        static.get("count_include_pad", True),
     )  # fmt: skip
+    at = mark(_at(lowered, x)), mark(Address(out, 0)), mark(_at(lowered, index[0])) if index else 0, mark(ErrorFlag())
+    step = pooling.pool_step(primitive, dtype, math.prod(before[:-rank]), *at, geometry)
     return mark.loops((step,))
 
 
