@@ -325,7 +325,7 @@ def _on_device(device: Any, parts: Any, transport: int, to: Any, come: Any, call
 
 def _exchange_on_device(device: Any, types: Any, token: Any, *parts: Any, **static: Any) -> tuple[Any, ...]:
     number, room = _on_device(device, parts, **static)
-    device.joined(number, *parts, *room)
+    device.join(number, *parts, *room)
     return (token, *room)
 
 
@@ -389,7 +389,7 @@ def _wait(token: Array, pending: Array, *, come: Any) -> tuple[Array, ...]:
 
 def _wait_on_device(device: Any, types: Any, token: Any, pending: Any, *, come: Any) -> tuple[Any, ...]:
     number, parts, room = _PENDING_ON_DEVICE.pop(pending.memory)
-    device.joined(number, *parts, *room)
+    device.join(number, *parts, *room)
     return (token, *room)
 
 

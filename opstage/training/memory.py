@@ -286,7 +286,7 @@ def device_memory(
     """
     tally = Tally(grid=GRID)
     ops: Any = CompiledCudaOps(options, tally) if options.backend == "compiled" else CudaOps(options, tally)
-    held = {i: tally.taken(types[i], kind) for i, kind in enumerate(kinds) if kind is not MemoryKind.BATCH}
+    held = {i: tally.empty_of(types[i], kind) for i, kind in enumerate(kinds) if kind is not MemoryKind.BATCH}
 
     def kind() -> MemoryKind:
         region = ops.cursor.region.path
@@ -315,7 +315,7 @@ def _advance(
     held: dict[int, DeviceBuffer],
 ) -> None:
     """Run a step as a trainer does, with the buffers in `held`, and update them with its results."""
-    refs = [held[i] if i in held else tally.taken(type_, kinds[i]) for i, type_ in enumerate(types)]
+    refs = [held[i] if i in held else tally.empty_of(type_, kinds[i]) for i, type_ in enumerate(types)]
     program = BaseProgram(layout.program, None, "step", layout.donated())
     outputs = ops.execute(program, tuple(refs))
     assert program.result is not None

@@ -20,7 +20,7 @@ from opstage.interpreters.eager_cpu.loops import channel_steps, convolution_choi
 from opstage.interpreters.eager_cpu.loops import depthwise_convolution as depthwise_steps
 from opstage.interpreters.eager_cpu.loops.convolution_choice import Algorithm, Pass, choose_algorithm
 from opstage.interpreters.eager_cpu.loops.geometry import ConvGeometry
-from opstage.interpreters.eager_cpu.memory import give_back_workspace
+from opstage.interpreters.eager_cpu.memory import release_workspace
 from opstage.ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 
 Array = npt.NDArray[Any]
@@ -421,7 +421,7 @@ def test_one_in_a_signal_handler_leaves_the_memory_of_the_one_that_it_interrupts
     case, larger = (Case(2, 8, 8, (side, side), (3, 3), padding=(1, 1)) for side in (16, 96))
     kernel, _, _, x, _ = operands(case, "float32")
     wanted = convolution.fast_conv(kernel, x, has_bias=False, **case.window)
-    give_back_workspace()
+    release_workspace()
     run, seen = convolution._do, list[Any]()
 
     def interrupted(steps: Any, memory: Any) -> None:
@@ -429,7 +429,7 @@ def test_one_in_a_signal_handler_leaves_the_memory_of_the_one_that_it_interrupts
         if len(seen) == 1:
             other, _, _, y, _ = operands(larger, "float32")
             convolution.fast_conv(other, y, has_bias=False, **larger.window)
-            give_back_workspace()
+            release_workspace()
         run(steps, memory)
 
     monkeypatch.setattr(convolution, "_do", interrupted)

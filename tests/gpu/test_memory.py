@@ -36,7 +36,7 @@ def test_ten_thousand_steps_hold_as_much_as_ten() -> None:
         if step in (9, STEPS - 1):
             gc.collect()
             device.synchronize()
-            held.append((device.used, device.held))
+            held.append((device.used, device.reserved))
     assert held[0] == held[1]
 
 
@@ -44,9 +44,9 @@ def test_a_tensor_that_has_no_room_is_refused_and_others_go_on() -> None:
     device: Any = find_device()
     gc.collect()
     device.empty_cache()
-    before = device.held
+    before = device.reserved
     parts: list[Any] = []
-    _, total = device._done(device._driver.cuMemGetInfo())
+    _, total = device._results(device._driver.cuMemGetInfo())
     count = min(2**28, total // 64)  # 1 GiB each, where there are many
     with pytest.raises(opstage.OutOfMemoryError, match=r"bytes were asked for on the .* free of .*; tensors hold"):
         while True:
@@ -55,5 +55,5 @@ def test_a_tensor_that_has_no_room_is_refused_and_others_go_on() -> None:
     parts.clear()
     gc.collect()
     assert device.empty_cache() > 0
-    assert device.held <= before
+    assert device.reserved <= before
     np.testing.assert_array_equal(device.download(device.upload(np.ones(3, np.float32))), np.ones(3))

@@ -12,7 +12,7 @@ import pytest
 from opstage import Options, optim
 from opstage.compiler.codegen.cpu.kernels import fused
 from opstage.interpreters.eager_cpu.kernels import kernel_table
-from opstage.interpreters.eager_cpu.tally import Taken, taken
+from opstage.interpreters.eager_cpu.tally import KernelMemory, kernel_memory
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import model
 from opstage.ops import derived
@@ -38,12 +38,12 @@ def strides_of(array: Any) -> tuple[int, ...] | None:
     return None if array.flags.c_contiguous else array.strides
 
 
-def counted(options: Options, primitive: Primitive, refs: tuple[Any, ...], static: Static) -> Taken | None:
+def counted(options: Options, primitive: Primitive, refs: tuple[Any, ...], static: Static) -> KernelMemory | None:
     """What the kernel of an op takes; None for a composite without one."""
     kernel = kernel_table(options.dtype, options.fast_kernels).get(primitive)
     if kernel is None:
         return None
-    return taken(kernel, [TensorType(r.shape, r.dtype) for r in refs], [strides_of(r) for r in refs], static)
+    return kernel_memory(kernel, [TensorType(r.shape, r.dtype) for r in refs], [strides_of(r) for r in refs], static)
 
 
 def buffer(array: Any) -> Any:
@@ -123,25 +123,25 @@ def test_a_kernel_that_runs_meanwhile_computes() -> None:
         return y
 
     type_ = TensorType((4, 5), np.dtype(np.float32))
-    assert taken(inside, [type_], [None], {}).workspace == 0
-    assert taken(kernel, [type_], [None], {}).results[0].nbytes == 80
+    assert kernel_memory(inside, [type_], [None], {}).workspace == 0
+    assert kernel_memory(kernel, [type_], [None], {}).results[0].nbytes == 80
     assert [y.tolist() for y in (*found, kernel(x))] == 2 * [[[0.5, 0.75]]]
 
 
 def test_a_function_of_which_nobody_has_said_what_it_takes() -> None:
     type_ = TensorType((4, 5), np.dtype(np.float32))
     with pytest.raises(NotImplementedError, match=r"np.partition takes.*tally/functions.py"):
-        taken(lambda x: np.partition(x, 1), [type_], [None], {})
+        kernel_memory(lambda x: np.partition(x, 1), [type_], [None], {})
 
 
 def test_an_operand_is_left_where_it_stands() -> None:
     """A formula's layouts are those of NumPy: views of views, and copies where there can be no view."""
     type_ = TensorType((2, 3, 4), np.dtype(np.float32))
-    call = taken(lambda x: (x, x.T, x.T.reshape(-1), x[:, 1], x + x.T.reshape(x.shape)), [type_], [None], {})
+    call = kernel_memory(lambda x: (x, x.T, x.T.reshape(-1), x[:, 1], x + x.T.reshape(x.shape)), [type_], [None], {})
     assert [result.of for result in call.results] == [0, 0, None, 0, None]
     assert [result.nbytes for result in call.results] == [0, 0, 96, 0, 96]
     assert [result.strides for result in call.results] == [None, (4, 16, 48), None, (48, 4), None]
-    assert call.beside == (96,)
+    assert call.temporary == (96,)
 
 
 def by_its_loops(x: Any) -> Any:
@@ -155,14 +155,14 @@ by_its_loops.__module__ = "opstage.interpreters.eager_cpu"  # as kernels are
 
 def test_generated_loops_within_a_kernel_do_nothing() -> None:
     x = np.ones((4, 5), np.float32)
-    call = taken(by_its_loops, [TensorType(x.shape, x.dtype)], [(4, 16)], {})
-    assert (call.results[0].nbytes, call.beside) == (80, (80,))  # a row-major copy beside the result
+    call = kernel_memory(by_its_loops, [TensorType(x.shape, x.dtype)], [(4, 16)], {})
+    assert (call.results[0].nbytes, call.temporary) == (80, (80,))  # a row-major copy beside the result
     assert by_its_loops(x) == pytest.approx(x / (1 + np.exp(-x)))
 
 
 def test_nobody_reads_the_elements() -> None:
     with pytest.raises(TypeError, match="arrays without elements"):
-        taken(lambda x: np.asarray(x), [TensorType((4, 5), np.dtype(np.float32))], [None], {})
+        kernel_memory(lambda x: np.asarray(x), [TensorType((4, 5), np.dtype(np.float32))], [None], {})
 
 
 # Bytes ----------------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Inherited:
     """The lock of a device in a process forked from the one that opened it: acquiring it raises."""
 
     def __enter__(self) -> NoReturn:
-        raise _forked()
+        raise _fork_error()
 
     def __exit__(self, *_: object) -> None:
         """Do nothing: the lock is never acquired."""
@@ -64,7 +64,7 @@ class Inherited:
 Lock: TypeAlias = AbstractContextManager[object]
 
 
-def opened(device: Device) -> None:
+def register_owner(device: Device) -> None:
     """Mark a device as owned by this process; using it in a forked child raises."""
     tell_in_child(device, _inherit)
 
@@ -77,10 +77,10 @@ def _inherit(device: Device) -> None:
 def require_own_process() -> None:
     """Raise DeviceError in a process forked from one that used CUDA."""
     if _inherited or inherited():
-        raise _forked()
+        raise _fork_error()
 
 
-def _forked() -> DeviceError:
+def _fork_error() -> DeviceError:
     return DeviceError(
         "this process was forked from one that uses CUDA, and a GPU does not go along with a fork: nothing of it can "
         "be read, written or computed here. Start processes that use a GPU anew, with "
@@ -391,12 +391,12 @@ class Device(ABC):
     def aside(self, number: int, work: Aside, *buffers: DeviceBuffer) -> None:
         """Begin `work` on a stream beside this device's, once all is done that was asked for before.
 
-        What is begun so is done in its order. Until `joined` with the same number and buffers nobody may write over
+        What is begun so is done in its order. Until `join` with the same number and buffers nobody may write over
         what it reads, or read what it writes. Raises ProgramError on a device that has no such stream.
         """
         raise ProgramError(f"{self} has no stream on which processes send each other something")
 
-    def joined(self, number: int, *buffers: DeviceBuffer) -> None:
+    def join(self, number: int, *buffers: DeviceBuffer) -> None:
         """Have all that is asked for from now on wait for what was begun as `number`."""
         raise ProgramError(f"{self} has no stream on which processes send each other something")
 
@@ -446,6 +446,6 @@ def pointer_type(dtype: DType) -> DType:
     return np.dtype(np.uint8) if dtype.kind == "b" else dtype
 
 
-def bytes_of(buffer: DeviceBuffer) -> int:
+def nbytes_on_device(buffer: DeviceBuffer) -> int:
     """How many bytes the elements of a buffer take."""
     return buffer.size * pointer_type(buffer.dtype).itemsize

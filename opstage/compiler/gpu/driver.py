@@ -31,7 +31,7 @@ from .buffer import (
 )
 from .compiler import compile_kernel
 from .cublas import Gemm, ProductFailed, Shape, alignment
-from .device import Device, Grid, alone, bytes_of, opened
+from .device import Device, Grid, alone, nbytes_on_device, register_owner
 from .launches import Call, Captured, Script
 from .machine import GO_ON, Failures
 from .memory import SizeClasses, Staging, size_class
@@ -73,7 +73,7 @@ class Gpu(Device):
         self._gave_up = False
         self._kernels: dict[tuple[Kernel, Signature], Any] = {}
         self._configurations: dict[tuple[int, int], Any] = {}
-        opened(self)
+        register_owner(self)
 
     def _open(self) -> None:
         self._gpu = self._core.Device(self.number)
@@ -132,7 +132,7 @@ class Gpu(Device):
         block.close(self._stream)
 
     def _out_of_memory(self, nbytes: int) -> OutOfMemoryError:
-        free, total = self._done(self._driver.cuMemGetInfo())
+        free, total = self._results(self._driver.cuMemGetInfo())
         return OutOfMemoryError(
             f"{size_class(nbytes):,} bytes were asked for on the {self.name}, which has {free:,} free of {total:,}; "
             f"tensors hold {self.used:,} bytes, {self.peak:,} at most so far. Parameters are as they were; make the "
@@ -153,14 +153,14 @@ class Gpu(Device):
             kept = self._size_classes.empty_cache()
             self._watched()
             self._stream.sync()
-            self._done(self._driver.cuMemPoolTrimTo(self._resource.handle, 0))
+            self._results(self._driver.cuMemPoolTrimTo(self._resource.handle, 0))
         except Exception as error:
             self._explain(error, "memory was returned to it")
             raise
         return kept
 
     @property
-    def held(self) -> int:
+    def reserved(self) -> int:
         """Return the bytes that the driver has allocated to this device's pool."""
         with self.lock:
             return int(self._resource.attributes.used_mem_current)
@@ -193,16 +193,16 @@ class Gpu(Device):
 
     def pinned(self, nbytes: int) -> int:
         """Allocate pinned host memory until the process ends, and return its address."""
-        (address,) = self._done(self._driver.cuMemAllocHost(nbytes))
+        (address,) = self._results(self._driver.cuMemAllocHost(nbytes))
         return int(address)
 
     def copy_in(self, target: int, host: int, nbytes: int) -> None:
         """Copy from pinned memory to the GPU; returns before it is done."""
-        self._done(self._driver.cuMemcpyHtoDAsync(target, host, nbytes, self._stream.handle))
+        self._results(self._driver.cuMemcpyHtoDAsync(target, host, nbytes, self._stream.handle))
 
     def copy_out(self, host: int, source: int, nbytes: int) -> None:
         """Copy from the GPU to pinned memory; returns before it is done."""
-        self._done(self._driver.cuMemcpyDtoHAsync(host, source, nbytes, self._stream.handle))
+        self._results(self._driver.cuMemcpyDtoHAsync(host, source, nbytes, self._stream.handle))
 
     def event(self) -> Any:
         """Record an event that completes when all work launched so far is done."""
@@ -342,7 +342,7 @@ class Gpu(Device):
             self._explain(error, "a captured step was started")
             raise
 
-    def gave_up(self, error: DeviceError) -> None:
+    def capture_failed(self, error: DeviceError) -> None:
         """Warn, once, that a capture failed and its calls are made one by one."""
         if not self._gave_up:
             self._gave_up = True
@@ -359,7 +359,8 @@ class Gpu(Device):
     @override
     @alone
     def aside(self, number: int, work: Aside, *buffers: DeviceBuffer) -> None:
-        places = [(int(each.handle.handle), bytes_of(each)) for each in buffers]  # which launches what they wait for
+        # Reading a handle launches what its buffer waits for.
+        places = [(int(each.handle.handle), nbytes_on_device(each)) for each in buffers]
         try:
             self._enter()
             if self._side is None:
@@ -373,7 +374,7 @@ class Gpu(Device):
 
     @override
     @alone
-    def joined(self, number: int, *buffers: DeviceBuffer) -> None:
+    def join(self, number: int, *buffers: DeviceBuffer) -> None:
         try:
             self._enter()
             self._stream.wait(self._flights.pop(number))
@@ -401,7 +402,7 @@ class Gpu(Device):
 
     # Errors of the driver ------------------------------------------------------------------------------------------
 
-    def _done(self, outcome: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _results(self, outcome: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the results of a driver call. Raises RuntimeError, with the name of its status, if it failed."""
         status, *values = outcome
         if int(status):

@@ -157,7 +157,7 @@ HALF_WARP = np.int32(WARP // 2)
 
 
 @device_function
-def joined_sum(value: Any, parts: Any, thread: Any, lanes: Any) -> Any:
+def sum_lanes(value: Any, parts: Any, thread: Any, lanes: Any) -> Any:
     """Return Σ of the lanes' values, in each lane; `thread` is this thread's number in its block."""
     if lanes >= WARP:
         distance = HALF_WARP
@@ -176,7 +176,7 @@ def joined_sum(value: Any, parts: Any, thread: Any, lanes: Any) -> Any:
 
 
 @device_function
-def joined_max(value: Any, parts: Any, thread: Any, lanes: Any) -> Any:
+def max_lanes(value: Any, parts: Any, thread: Any, lanes: Any) -> Any:
     """Return the greatest of the lanes' values, nan if there is one, in each lane."""
     if lanes >= WARP:
         distance = HALF_WARP
@@ -197,13 +197,13 @@ def joined_max(value: Any, parts: Any, thread: Any, lanes: Any) -> Any:
 
 
 @device_function
-def joined_best(value: Any, at: Any, parts: Any, places: Any, thread: Any, lanes: Any) -> Any:
+def argmax_lanes(value: Any, at: Any, parts: Any, places: Any, thread: Any, lanes: Any) -> Any:
     """Return the position of the greatest of the lanes' values, the first of equal ones, with nan above all numbers."""
     if lanes >= WARP:
         distance = HALF_WARP
         while distance > 0:
             other, place = shuffle(value, distance), shuffle(at, distance)
-            if comes_before(other, place, value, at):
+            if is_first_maximum(other, place, value, at):
                 value, at = other, place
             distance = distance >> 1
     if lanes > WARP:
@@ -214,14 +214,14 @@ def joined_best(value: Any, at: Any, parts: Any, places: Any, thread: Any, lanes
         value, at = parts[0], places[0]
         for k in range(1, lanes // WARP):
             other, place = parts[k], places[k]
-            if comes_before(other, place, value, at):
+            if is_first_maximum(other, place, value, at):
                 value, at = other, place
         barrier()
     return at
 
 
 @device_function
-def comes_before(x: Any, i: Any, y: Any, j: Any) -> Any:
+def is_first_maximum(x: Any, i: Any, y: Any, j: Any) -> Any:
     """Whether x at i is the maximum, rather than y at j."""
     if x != x or y != y:
         return x != x and (y == y or i < j)

@@ -119,7 +119,7 @@ class DeferredLaunch:
         shared = [a.memory if type(a) is DeviceBuffer else (type(a), a.tobytes()) for a in self.shared]
         return (self.kernel, self.results[0].dtype, self.context.watch, *shared)
 
-    def done(self) -> None:
+    def release(self) -> None:
         for result in self.results:
             result.memory.job = None
 
@@ -163,7 +163,7 @@ class DeferredLaunches:
             first, tensors = jobs[0], [(*job.results, *job.operands) for job in jobs]
             device.serve(first.context, device.each_tensor, first.kernel, tensors, *first.shared)
             for job in jobs:
-                job.done()
+                job.release()
         self._jobs.clear()
 
     def _alike(self) -> list[list[DeferredLaunch]]:
@@ -232,7 +232,7 @@ class Captures(Protocol):
         """Launch a captured graph; returns before it is done."""
         ...
 
-    def gave_up(self, error: DeviceError) -> None:
+    def capture_failed(self, error: DeviceError) -> None:
         """Report that a capture failed with this error and its calls were made one by one."""
         ...
 
@@ -284,4 +284,4 @@ class Captured(Script):
             super().run()
             self._ran, self._refused = True, refused
             if refused is not None:
-                self._captures.gave_up(refused)
+                self._captures.capture_failed(refused)

@@ -66,7 +66,7 @@ class SizeClasses(Generic[Block]):
         return self._allocate(size)
 
     def give(self, block: Block, nbytes: int) -> None:
-        """Keep a block that was taken for `nbytes`."""
+        """Keep a block that was allocated for `nbytes`."""
         size = size_class(nbytes)
         self.kept += size
         self._blocks.setdefault(size, []).append(block)
@@ -206,7 +206,7 @@ class Tally(Device):
         """Start recording the peak now."""
         self.peak, self.at_peak, self.blocks = self.used, Counter(self._now), self._blocks_now
 
-    def taken(self, type: TensorType, kind: Hashable) -> DeviceBuffer:
+    def empty_of(self, type: TensorType, kind: Hashable) -> DeviceBuffer:
         """Return a tensor in memory of this kind."""
         usual, self.kind = self.kind, lambda: kind
         try:

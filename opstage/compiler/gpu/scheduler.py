@@ -93,7 +93,7 @@ class _Block:
         """Run a warp until all its threads have ended or wait at a block barrier."""
         try:
             if started:
-                self._go_on(warp)
+                self._resume(warp)
             else:
                 self._start(warp)
             while ready := [thread for thread in warp if not thread.ended]:
@@ -102,7 +102,7 @@ class _Block:
                     return
                 if len(barriers) > 1:
                     break
-                self._go_on(ready)
+                self._resume(ready)
             else:
                 return
         except Exception as error:
@@ -131,7 +131,7 @@ class _Block:
             if thread.run is not None:
                 return
 
-    def _go_on(self, ready: Sequence[_Thread]) -> None:
+    def _resume(self, ready: Sequence[_Thread]) -> None:
         """Run every thread from its barrier to its next one or its end."""
         for thread in ready:
             thread.run.switch()

@@ -15,7 +15,7 @@ from typing_extensions import override
 from ...ops.errors import OutOfMemoryError
 from ...ops.types import TensorType
 from .buffer import Aside, DeviceBuffer, MatrixLayout, Memory, layout_of
-from .device import WARP, Device, Grid, alone, bytes_of, opened, pointer_type
+from .device import WARP, Device, Grid, alone, nbytes_on_device, pointer_type, register_owner
 from .language import cuda, quotient, remainder
 from .scheduler import launch
 
@@ -109,13 +109,13 @@ def launch_product(
     tiles = -(-rows // side) * -(-columns // side)
     blocks = tiles * (matrices or math.prod(out.shape[:-2]))
     numbers = np.int32(rows), np.int32(columns), np.int32(extent)
-    given = *_given(out, to), *_given(x, left), *_given(y, right)
+    given = *_matrix_arguments(out, to), *_matrix_arguments(x, left), *_matrix_arguments(y, right)
     epilogue = x if bias is None else bias, np.int32(bias is not None)  # x is a pointer that is not read
     kernel = product_kernel(x_transposed, y_transposed, side)
     device.launch(kernel, blocks, side * side, *numbers, *given, *epilogue, np.int32(tiles))
 
 
-def _given(operand: DeviceBuffer, layout: MatrixLayout) -> tuple[Any, ...]:
+def _matrix_arguments(operand: DeviceBuffer, layout: MatrixLayout) -> tuple[Any, ...]:
     return operand, np.int32(layout.first), np.int32(layout.row), np.int32(layout.matrix)
 
 
@@ -140,7 +140,7 @@ class Simulator(Device):
         super().__init__(SMALL, number)
         self.limit = limit
         self._aside: deque[tuple[int, Aside, list[tuple[int, int]]]] = deque()
-        opened(self)
+        register_owner(self)
 
     @override
     def allocate(self, nbytes: int) -> Any:
@@ -181,17 +181,17 @@ class Simulator(Device):
     @override
     @alone
     def aside(self, number: int, work: Aside, *buffers: DeviceBuffer) -> None:
-        self._aside.append((number, work, [(each.handle.ctypes.data, bytes_of(each)) for each in buffers]))
+        self._aside.append((number, work, [(each.handle.ctypes.data, nbytes_on_device(each)) for each in buffers]))
         if not self.late:
-            self._catch_up(number)
+            self._run_aside(number)
 
     @override
     @alone
-    def joined(self, number: int, *buffers: DeviceBuffer) -> None:
+    def join(self, number: int, *buffers: DeviceBuffer) -> None:
         if any(waiting == number for waiting, *_ in self._aside):
-            self._catch_up(number)
+            self._run_aside(number)
 
-    def _catch_up(self, number: int) -> None:
+    def _run_aside(self, number: int) -> None:
         """Do what was begun up to this number."""
         done = None
         while done != number:

@@ -31,7 +31,7 @@ from ...transforms.scan import SCAN, run_iterations
 from ...transforms.tracer import constants
 from ...transforms.while_loop import WHILE, iterate
 from .kernels import kernel_table
-from .memory import give_back_freed_memory, give_back_workspace, keep_freed_memory, located, no_memory
+from .memory import as_out_of_memory, out_of_memory, release_freed_memory, release_workspace, reuse_freed_memory
 
 # The interpreter ------------------------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ def kernel_of(
 
 def _loops_of(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> FusedLoops | None:
     key = (primitive, *[t.shape for t in types], *[t.dtype for t in types], *static.values())
-    return _generated(_told_apart(key, static), primitive, types, static)
+    return _generated(_distinguish_zeros(key, static), primitive, types, static)
 
 
 def pays_fused(primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
@@ -65,7 +65,7 @@ def pays_fused(primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
     return max([type_.size for type_ in types]) >= _WORTH and _loops_of(primitive, types, NO_STATIC) is not None
 
 
-def _told_apart(key: Any, static: Static) -> Any:
+def _distinguish_zeros(key: Any, static: Static) -> Any:
     """Return a key that distinguishes -0.0 from 0.0, which need different loops."""
     return key if all(static.values()) else (*key, *distinct(static))
 
@@ -149,7 +149,7 @@ class NumpyOps(HostArrays):
                 "itself: leave it at 'fp32'"
             )
         super().__init__(as_dtype(options.dtype), options.seed)
-        keep_freed_memory()
+        reuse_freed_memory()
         self._fast = options.fast_kernels
         self._kernels = kernels if kernels is not None else kernel_table(options.dtype, options.fast_kernels)
         if generated is None:
@@ -180,12 +180,12 @@ class NumpyOps(HostArrays):
             try:
                 return super().execute_each(program, refs, step)
             except MemoryError as error:  # of an op, if it is not one of Opstage's yet
-                raise located(error) from None
+                raise as_out_of_memory(error) from None
 
     @override
     def empty_cache(self) -> None:
-        give_back_workspace()
-        give_back_freed_memory()
+        release_workspace()
+        release_freed_memory()
 
     # Interpreter methods --------------------------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class NumpyOps(HostArrays):
         """Run a composite without a kernel: by generated loops, or op by op."""
         kernel: FusedLoops | None = None
         if self._generated:
-            key = _told_apart(key, static)
+            key = _distinguish_zeros(key, static)
             kernel = _FUSED.get(key, _NEW)
             if kernel is _NEW:
                 kernel = _generated(key, primitive, tuple([TensorType(r.shape, r.dtype) for r in refs]), static)
@@ -312,7 +312,7 @@ class NumpyOps(HostArrays):
         if isinstance(error, OutOfMemoryError):
             return error  # of a part of the op
         types = tuple(TensorType(r.shape, r.dtype) for r in refs)
-        return no_memory(primitive, types, self.infer(primitive, types, static), self.cursor.region.name)
+        return out_of_memory(primitive, types, self.infer(primitive, types, static), self.cursor.region.name)
 
     def _require_indices(self, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> None:
         if Effect.RAISES in primitive.effects:
@@ -350,7 +350,7 @@ def loop_parts(body: Body, varying: int, length: int, has_kernel: Keep) -> tuple
     See `hoisted` for the operands of either. In a long loop each run of elementwise ops is one composite; a short loop
     is not worth the kernels. Only the length decides, so that equal programs compute equal bits.
     """
-    body = written_out(body, has_kernel)
+    body = expand_body(body, has_kernel)
     invariant, repeated = hoisted(body, varying) or (None, body)
     return invariant, in_runs(repeated, has_kernel) if length >= _LONG else repeated
 
@@ -359,7 +359,7 @@ def _packed(x: Array) -> Array:
     return np.asarray(x, order="C")
 
 
-def written_out(body: Body, has_kernel: Keep) -> Body:
+def expand_body(body: Body, has_kernel: Keep) -> Body:
     """Decompose the body into ops with kernels, with products separate from biases: a weight is then transposed only
     once."""
     keep: Keep = lambda primitive, types, static: primitive is not LINEAR and has_kernel(primitive, types, static)  # noqa: E731

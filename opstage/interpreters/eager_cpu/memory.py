@@ -28,7 +28,7 @@ _LARGEST = (32 << 20) - (64 << 10)  # bytes; glibc adapts only to blocks up to 3
 
 
 @cache
-def keep_freed_memory() -> None:
+def reuse_freed_memory() -> None:
     """Have glibc reuse freed blocks of up to 32 MiB instead of giving each one back to the system.
 
     It maps a large block for each request, so each page of a result faults on its first write, which took a third of
@@ -39,7 +39,7 @@ def keep_freed_memory() -> None:
     np.empty(_LARGEST, np.uint8)
 
 
-def give_back_freed_memory() -> None:
+def release_freed_memory() -> None:
     """Have glibc return retained free memory to the system, before a large allocation.
 
     A large request is mapped and does not use the heap, so free memory there, such as the arrays from which a model was
@@ -58,7 +58,7 @@ def _trim() -> Callable[[int], int] | None:
         return None
 
 
-def no_memory(
+def out_of_memory(
     primitive: Primitive, operands: tuple[TensorType, ...], results: tuple[TensorType, ...], region: str
 ) -> OutOfMemoryError:
     """Return the error of an op that the system has no memory for, placed at the user's line."""
@@ -73,7 +73,7 @@ def no_memory(
     )
 
 
-def located(error: MemoryError) -> OutOfMemoryError:
+def as_out_of_memory(error: MemoryError) -> OutOfMemoryError:
     """Return the error of Opstage for one of the system at no op in particular; its own as they are."""
     if isinstance(error, OutOfMemoryError):
         return error
@@ -104,6 +104,6 @@ def workspace(size: int) -> Workspace:
     return kept[1]
 
 
-def give_back_workspace() -> None:
+def release_workspace() -> None:
     """Free this thread's workspace; the next call allocates it again."""
     _own.__dict__.pop("bytes", None)

@@ -142,11 +142,11 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
     def _require_here(self, ref: DeviceBuffer) -> DeviceBuffer:
         """Raise ProgramError for a tensor of another device: its address is invalid here."""
         if ref.memory.device is not self.device:
-            raise elsewhere(ref, self.device)
+            raise wrong_device(ref, self.device)
         return ref
 
 
-def elsewhere(ref: DeviceBuffer, device: Device) -> ProgramError:
+def wrong_device(ref: DeviceBuffer, device: Device) -> ProgramError:
     """Return the error for a tensor on another device than the computing one."""
     return ProgramError(
         f"a tensor of shape {show_shape(ref.shape)} is on {ref.memory.device}, but this interpreter computes on "
@@ -206,7 +206,7 @@ class CudaOps(OnDevice):
         device = self.device
         for ref in refs:
             if not device.holds(ref):
-                raise elsewhere(ref, device)
+                raise wrong_device(ref, device)
         context = OpContext(primitive.name, self.cursor.region.name, self._precision, self._watch)
         with device.lock:
             results: tuple[DeviceBuffer, ...] = device.serve(context, kernel, device, types, *refs, **static)

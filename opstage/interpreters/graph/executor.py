@@ -19,7 +19,7 @@ from ...ops.readable_amounts import show_bytes
 from ...options import Options
 from ...transforms.base_program import Action, Finish, at_once
 from ..eager_cpu.interpreter import NumpyOps
-from ..eager_cpu.memory import give_back_freed_memory
+from ..eager_cpu.memory import release_freed_memory
 from .cpu.link import Linked, prepare
 from .cpu.plan import CpuPlan, optimise
 from .graph import Graph
@@ -80,7 +80,7 @@ class CpuScratch:
         except IndexError:
             pass
         if nbytes >= _MUCH:
-            give_back_freed_memory()
+            release_freed_memory()
         try:
             whole = np.empty(nbytes + ALIGNMENT, np.uint8)
         except MemoryError:

@@ -29,9 +29,9 @@ from ...transforms.scan import SCAN
 from ...transforms.tracer import Composite, constants
 from ...transforms.tracer import evaluate as evaluate_body
 from ...transforms.while_loop import WHILE
-from ..eager_cpu.interpreter import kernel_of, loop_parts, pays_fused, written_out
+from ..eager_cpu.interpreter import expand_body, kernel_of, loop_parts, pays_fused
 from ..eager_cpu.kernels import kernel_table
-from ..eager_cpu.tally import Sizes, Taken, taken
+from ..eager_cpu.tally import KernelMemory, Sizes, kernel_memory
 from .peak_memory import AllocationTrace, Buffer, MemoryKind, Timeline, fitted
 
 _TURNS = 3
@@ -105,14 +105,14 @@ def _sized(primitive: Primitive, sizes: Mapping[str, int]) -> Primitive:
     return primitive.at(sizes) if type(primitive) is Composite else primitive
 
 
-def _form(call: Taken) -> tuple[Any, ...]:
+def _form(call: KernelMemory) -> tuple[Any, ...]:
     """Return the part of a call that is equal for calls that differ only in sizes."""
-    return tuple([result.of for result in call.results]), len(call.beside)
+    return tuple([result.of for result in call.results]), len(call.temporary)
 
 
-def _numbers(call: Taken) -> list[int]:
+def _numbers(call: KernelMemory) -> list[int]:
     """Return the bytes of each result, then of other allocations."""
-    return [*[result.nbytes for result in call.results], *call.beside]
+    return [*[result.nbytes for result in call.results], *call.temporary]
 
 
 @final
@@ -282,7 +282,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
     ) -> _OpFootprint | None:
         """Return the memory of the op's kernel, fitted to the samples; None without a kernel."""
         types_in = tuple([ref.type for ref in refs])
-        found: list[Taken] = []
+        found: list[KernelMemory] = []
         call: Any = None
         for i, sizes in enumerate(self.samples):
             before, call = call, (*_at(types_in, static, sizes), tuple([ref.layout[i] for ref in refs]))
@@ -308,10 +308,10 @@ class MemoryOps(BaseInterpreter[Tensor]):
 
     def _taken(
         self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, layout: Layout
-    ) -> Taken | None:
+    ) -> KernelMemory | None:
         """Return the memory of the op's kernel for numeric operand types; None without a kernel."""
         kernel = kernel_of(primitive, types, static, self._options)
-        return None if kernel is None else taken(kernel, types, layout, static)
+        return None if kernel is None else kernel_memory(kernel, types, layout, static)
 
     def _stays(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
         """Whether eager_cpu has a kernel for an op, at the first sample of sizes."""
@@ -348,7 +348,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         """Run the first iterations of a while loop."""
         carries = len(loop.body.outputs)
         state, captured = operands[:carries], operands[carries:]
-        test, body = (written_out(part, self._stays) for part in (loop.test, loop.body))
+        test, body = (expand_body(part, self._stays) for part in (loop.test, loop.body))
         held = constants(self, test), constants(self, body)
         limit = None if loop.limit is None else evaluate(loop.limit, self.samples[0])
         for _ in range(_TURNS if limit is None else min(_TURNS, limit)):

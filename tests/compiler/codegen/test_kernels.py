@@ -12,7 +12,7 @@ import opstage
 from opstage import optim
 from opstage.compiler.codegen.cpu.kernels import fused
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.eager_cpu.interpreter import _told_apart
+from opstage.interpreters.eager_cpu.interpreter import _distinguish_zeros
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.ops.catalogue import primitives
 from opstage.ops.elementwise import SCALE
@@ -85,7 +85,7 @@ def test_what_loops_cannot_do_as_a_whole_has_no_kernel() -> None:
 
 
 def test_zeros_of_either_sign_have_loops_of_their_own() -> None:
-    keys = {_told_apart((SCALE, c), {"c": c}) for c in (0.0, -0.0, 0, False, 1.0)}
+    keys = {_distinguish_zeros((SCALE, c), {"c": c}) for c in (0.0, -0.0, 0, False, 1.0)}
     assert len(keys) == 5
 
 

@@ -82,7 +82,7 @@ def test_it_begins_after_all_before_and_is_waited_for_by_all_after() -> None:
     gpu.aside(1, work, buffer)
     assert api.noted == ASIDE
     assert work.places == [[(buffer.handle.handle, 12)]], "the bytes of a tensor, not those of its block"
-    gpu.joined(1, buffer)
+    gpu.join(1, buffer)
     assert api.noted == ASIDE + JOINED
     assert gpu.identity == "NVIDIA H200 GPU-1"
 
@@ -93,7 +93,7 @@ def test_it_is_part_of_what_is_captured() -> None:
     buffer = gpu.empty(TensorType((3,), FLOAT32))
     calls = [
         Call("aside", (1, work, buffer), {}, "exchange", "", "fp32"),
-        Call("joined", (1, buffer), {}, "exchange", "", "fp32"),
+        Call("join", (1, buffer), {}, "exchange", "", "fp32"),
     ]
     script = Captured(gpu, gpu, calls)
     script.run()
@@ -134,4 +134,4 @@ def test_a_device_without_such_a_stream_says_so() -> None:
     with pytest.raises(ProgramError, match="has no stream on which processes send"):
         device.aside(1, Work(Streams()))
     with pytest.raises(ProgramError, match="has no stream on which processes send"):
-        device.joined(1)
+        device.join(1)

@@ -119,7 +119,7 @@ def launch(
     """Launch a generated kernel on each root's memory, `own`; return its sums over rows, by slot."""
     sums: dict[int, DeviceBuffer] = {}
 
-    def given(argument: Any) -> Any:
+    def launch_argument(argument: Any) -> Any:
         if type(argument) is Pointer:
             return own(argument.root)
         if type(argument) is Partial:
@@ -130,7 +130,7 @@ def launch(
             return device.flag if argument is Watching.FLAG else np.int32(watched)
         return argument
 
-    kernel, arguments = made.text.function(), [given(argument) for argument in made.arguments]
+    kernel, arguments = made.text.function(), [launch_argument(argument) for argument in made.arguments]
     if made.form is Form.ROWS:
         device.each_row(kernel, made.rows, made.extent if made.neighbours else 1, *arguments)
     else:
@@ -167,7 +167,7 @@ def of_one(primitive: Primitive, dtypes: Sequence[DType], static: Static) -> Poi
         loop = ["for i in steps(cuda.grid(1), count, cuda.gridsize(1)):", *indented(every)]
         return [f"def kernel({', '.join(['count', *parts.pointers, *parts.arguments])}):", *indented(loop)]
 
-    return _made(primitive, [TensorType((_SIZE,), dtype) for dtype in dtypes], static, written)
+    return _write_pointwise(primitive, [TensorType((_SIZE,), dtype) for dtype in dtypes], static, written)
 
 
 def of_many(primitive: Primitive, types: Sequence[TensorType], static: Static) -> Pointwise:
@@ -190,7 +190,7 @@ def of_many(primitive: Primitive, types: Sequence[TensorType], static: Static) -
             *indented([*begin, *indented([*parts.operands, *parts.each, *parts.results])], 2),
         ]
 
-    return _made(primitive, types, static, written)
+    return _write_pointwise(primitive, types, static, written)
 
 
 def some_of_many(dtypes: Sequence[DType], tensors: int) -> list[TensorType]:
@@ -234,16 +234,16 @@ class _Parts(NamedTuple):
     results: list[str]
 
 
-def _made(
+def _write_pointwise(
     primitive: Primitive, types: Sequence[TensorType], static: Static, written: Callable[[_Parts], list[str]]
 ) -> Pointwise:
     lowered = Lowered(Expander(has_formula, loops=False).body(primitive, tuple(types), static), CUDA, own_outputs=True)
     size = max([type_.size for type_ in types])
-    given: list[Any] = []
+    numbers: list[Any] = []
 
     def argument(value: Any) -> str:
-        given.append(value)
-        return f"n{len(given) - 1}"
+        numbers.append(value)
+        return f"n{len(numbers) - 1}"
 
     constants = Numbers(argument)
 
@@ -273,6 +273,6 @@ def _made(
         (out,), ins = e.outputs, tuple([lowered.types[slot] for slot in e.inputs])
         made = FORMULAS[e.primitive](constants, lowered.types[out], ins, tuple(map(value, e.inputs)), e.static)
         (parts.once if lowered.types[out].size == 1 else parts.each).append(f"v{out} = {made}")
-    parts.arguments.extend(f"n{i}" for i in range(len(given)))
+    parts.arguments.extend(f"n{i}" for i in range(len(numbers)))
     text = Text(primitive.name, "\n".join(constants.definitions), "\n".join(written(parts)))
-    return Pointwise(text.function(), tuple(given))
+    return Pointwise(text.function(), tuple(numbers))

@@ -30,12 +30,12 @@ from ...gpu.language import (
     cuda,
     device_function,
     going,
-    joined_max,
-    joined_sum,
+    max_lanes,
     part_of,
     quotient,
     remainder,
     steps,
+    sum_lanes,
     unrolled_steps,
 )
 from ..clusters import Cluster, Level
@@ -125,8 +125,8 @@ def _namespace() -> dict[str, Any]:
         "remainder": remainder,
         "going": going,
         "part_of": part_of,
-        "joined_sum": joined_sum,
-        "joined_max": joined_max,
+        "sum_lanes": sum_lanes,
+        "max_lanes": max_lanes,
         "MOST_WARPS": MOST_WARPS,
         **{kind.__name__: kind for kind in (np.float32, np.int32, np.int64, np.uint8)},
         **{name: getattr(language, name) for name in _FUNCTIONS},
@@ -344,7 +344,7 @@ class _CudaPrinter(LoopPrinter):
         offset = [self.number(operand.view.offset)] if operand.view.offset else []
         return " + ".join([*offset, *self.terms(places, strides)]) or "0"
 
-    def _through(self, each: Pass) -> str:
+    def _iterator(self, each: Pass) -> str:
         """Return the iterator of a loop: unrolled if most of its time is spent waiting for loads."""
         made = (*each.before, *each.inside)
         computes = any(
@@ -395,13 +395,13 @@ class _CudaPrinter(LoopPrinter):
         reached = [s.place for s in each.inside if isinstance(s, (Load, Store))]
         if any(isinstance(place, LoopOperand) and place.name in self.broken for place in reached):
             inside = [*self.along, *inside]
-        loop = [f"for j in {self._through(each)}(lane, {count}, lanes):", *indented(inside)] if inside else []
-        return [*before, *loop, *map(self._joined, each.row)]
+        loop = [f"for j in {self._iterator(each)}(lane, {count}, lanes):", *indented(inside)] if inside else []
+        return [*before, *loop, *map(self._combine_lanes, each.row)]
 
-    def _joined(self, accumulator: Accumulator) -> str:
+    def _combine_lanes(self, accumulator: Accumulator) -> str:
         """Return a line that combines the lanes' values."""
         name, kind = accumulator.local.name, dtype_name(accumulator.local.dtype)
-        join = "joined_sum" if accumulator.primitive is ROW_SUM else "joined_max"
+        join = "sum_lanes" if accumulator.primitive is ROW_SUM else "max_lanes"
         return f"{name} = {join}({name}, shared_{kind}, cuda.threadIdx.x, lanes)"
 
     # A thread for each column ---------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ class _CudaPrinter(LoopPrinter):
         extent, length, rows = (self.number(n) for n in (self.extent, -(-self.rows // self.parts), self.rows))
         self.index = {o.name: self._indexed(o, [*places, "j"], o.strides) for o in self.space.operands}
         (only,) = self.loop.passes
-        inside, going, prefix = [*lines, *self.lines(only.inside)], self._through(only), "total" if self.blocks else ""
+        inside, going, prefix = [*lines, *self.lines(only.inside)], self._iterator(only), "total" if self.blocks else ""
         through = [f"for row in {going}(part * {length}, last, 1):", *indented(inside)]
         names = [a.local.name for a in self.loop.columns]
         if self.blocks:

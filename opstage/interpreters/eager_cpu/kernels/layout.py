@@ -162,13 +162,13 @@ def scatter_add_row(x: Array, v: Array, index: int, mode: str) -> Array:
 # axes than one give it other axes, so there the rows are copied.
 
 
-def _moved(axis: int, rank: int) -> list[int]:
+def _first_to(axis: int, rank: int) -> list[int]:
     """Return the permutation that moves the first axis behind `axis` others."""
     return [*range(1, 1 + axis), 0, *range(1 + axis, rank)]
 
 
-def _moved_back(axis: int, rank: int) -> list[int]:
-    """Return the permutation that moves an axis before all others: the inverse of `_moved`."""
+def _first_from(axis: int, rank: int) -> list[int]:
+    """Return the permutation that moves an axis before all others: the inverse of `_first_to`."""
     return [axis, *range(axis), *range(axis + 1, rank)]
 
 
@@ -176,7 +176,7 @@ def _axis_of_rows(x: Array) -> int:
     """Return which axis of a packed array the rows of x are entries along; 0 too if x is a view of any other kind."""
     if x.flags.c_contiguous or x.dtype.char not in "fd":
         return 0
-    return next((k for k in range(1, x.ndim) if x.transpose(_moved(k, x.ndim)).flags.c_contiguous), 0)
+    return next((k for k in range(1, x.ndim) if x.transpose(_first_to(k, x.ndim)).flags.c_contiguous), 0)
 
 
 _gather_rows = gather("gather_rows")
@@ -187,7 +187,7 @@ def fast_gather_rows(x: Array, idx: Array, mode: str) -> Array:
     if not axis:
         return _gather_rows(x, idx, mode)
     require_in_range("gather_rows", x.shape, idx)
-    whole = x.transpose(_moved(axis, x.ndim))
+    whole = x.transpose(_first_to(axis, x.ndim))
     before, after = whole.shape[:axis], whole.shape[axis + 1 :]
     out = np.empty((*before, idx.size, *after), x.dtype)
     sizes = math.prod(before), len(x), math.prod(after)
@@ -195,14 +195,14 @@ def fast_gather_rows(x: Array, idx: Array, mode: str) -> Array:
         loops.take_numbers(whole.reshape(sizes[:2]), integers(idx), out.reshape(sizes[0], idx.size))
     else:
         loops.take_along(whole.reshape(sizes), integers(idx), out.reshape(sizes[0], idx.size, sizes[2]))
-    return out.transpose(_moved_back(axis, x.ndim))
+    return out.transpose(_first_from(axis, x.ndim))
 
 
 def fast_scatter_add_rows(x: Array, v: Array, idx: Array, mode: str) -> Array:
     if mode == "raise":
         require_in_range("scatter_add_row", x.shape, idx)
     axis = sum([stride > v.strides[0] for stride in v.strides[1:]]) if idx.ndim == 1 else 0
-    order = _moved(axis, x.ndim)
+    order = _first_to(axis, x.ndim)
     out = np.array(x.transpose(order), order="C")
     if out.size:
         sizes = math.prod(out.shape[:axis]), math.prod(out.shape[axis + 1 :])
@@ -211,7 +211,7 @@ def fast_scatter_add_rows(x: Array, v: Array, idx: Array, mode: str) -> Array:
             loops.add_along(cells, integers(idx), out.reshape(sizes[0], len(x), sizes[1]))
         else:
             loops.scatter_add_rows(packed(v).reshape(idx.size, sizes[1]), integers(idx), out.reshape(len(x), sizes[1]))
-    return out.transpose(_moved_back(axis, x.ndim))
+    return out.transpose(_first_from(axis, x.ndim))
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

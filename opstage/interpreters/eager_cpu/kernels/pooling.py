@@ -138,7 +138,7 @@ def _divisor(
     return reduce(np.multiply.outer, inside).astype(like.dtype)
 
 
-def _along(rank: int, axis: int, part: slice) -> tuple[Any, ...]:
+def _axis_slice(rank: int, axis: int, part: slice) -> tuple[Any, ...]:
     """Return an index with `part` for one of the last `rank` axes."""
     return (..., part, *(slice(None),) * (rank - 1 - axis))
 
@@ -154,8 +154,8 @@ def avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, count_inclu
         sums = zeros(shape, x.dtype)
         for offset in range(k):
             windows, cells = reach(offset, n, count, s, p)
-            part = sums[_along(rank, axis, windows)]
-            np.add(part, total[_along(rank, axis, cells)], out=part)
+            part = sums[_axis_slice(rank, axis, windows)]
+            np.add(part, total[_axis_slice(rank, axis, cells)], out=part)
         total = sums
     np.divide(total, _divisor(spatial, counts, kernel, stride, padding, count_include_pad, x), out=total)
     return total
@@ -175,8 +175,8 @@ def avg_pool_grad(
         )
         for offset in range(kernel[axis]):
             windows, cells = reach(offset, n, count, s, p)
-            part = spread[_along(rank, axis, cells)]
-            np.add(part, share[_along(rank, axis, windows)], out=part)
+            part = spread[_axis_slice(rank, axis, cells)]
+            np.add(part, share[_axis_slice(rank, axis, windows)], out=part)
         share = spread
     return share
 

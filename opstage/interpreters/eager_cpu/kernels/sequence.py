@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 _product: Callable[..., Array] = np.multiply.reduce
 
 
-def _along(x: Array, axis: int, reverse: bool) -> Array:
+def _in_order(x: Array, axis: int, reverse: bool) -> Array:
     """Return x with this axis in front, in the order of accumulation."""
     moved = np.swapaxes(x, 0, axis)
     return moved[::-1] if reverse else moved
@@ -35,7 +35,7 @@ def _accumulate(
     """Accumulate into new memory with x's own layout, from either end."""
     dtype: Any = np.int64 if x.dtype.kind == "i" else x.dtype
     out = np.empty(x.shape, dtype)
-    terms, results = _along(x, axis, reverse), _along(out, axis, reverse)
+    terms, results = _in_order(x, axis, reverse), _in_order(out, axis, reverse)
     if exclusive and len(terms):
         results[0] = number(start, out.dtype)
         terms, results = terms[:-1], results[1:]
@@ -58,7 +58,7 @@ def argsort(x: Array, axis: int, descending: bool) -> Array:
 
 def linear_recurrence(a: Array, b: Array, axis: int, reverse: bool) -> Array:
     out = np.empty(b.shape, b.dtype)
-    factors, terms, values = (_along(x, axis, reverse) for x in (a, b, out))
+    factors, terms, values = (_in_order(x, axis, reverse) for x in (a, b, out))
     before: Any = number(0, b.dtype)
     for k in range(len(terms)):
         values[k] = np.add(np.multiply(factors[k], before), terms[k])

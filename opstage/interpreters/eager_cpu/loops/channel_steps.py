@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ....compiler.native import KernelCall
 from .channel_convolution import ROWS, WORDS, channel_kernel
-from .geometry import IMAGES, VECTOR_BYTES, ConvGeometry, ConvTiling, in_volume, kernel_words, rounded_up
+from .geometry import IMAGES, VECTOR_BYTES, ConvGeometry, ConvTiling, in_volume, kernel_words, round_up
 
 _BLOCK_BYTES = 384 << 10  # of lines and sums of a block; weights also fit in a cache of 1 MB
 _CELL_BLOCK_BYTES = 256 << 10  # of sums or cotangents where cells list their elements
@@ -117,10 +117,10 @@ def channel_plan(g: ConvGeometry, back: bool, by_cells: bool) -> ConvTiling:
     """Plan conv, or its adjoint in x; `by_cells` if each cell of the kernel lists its elements."""
     row = tile_vectors(g, back) * VECTOR_BYTES
     d = _division(g, back, by_cells, row)
-    own = rounded_up(16 * d.elements + 8 * math.prod(g.kernel) + 64) + d.elements * row
+    own = round_up(16 * d.elements + 8 * math.prod(g.kernel) + 64) + d.elements * row
     partial = _flags(g, back) + g.groups * _panels(g.channels(back)[1], g) * g.itemsize
     units = 1 if by_cells else _units(g, back)
-    return _plan(g, back, by_cells, d, rounded_up(own + d.copy_bytes), partial, 0, units)
+    return _plan(g, back, by_cells, d, round_up(own + d.copy_bytes), partial, 0, units)
 
 
 def channel_steps(
@@ -153,9 +153,9 @@ def channel_grad_plan(g: ConvGeometry, by_cells: bool) -> ConvTiling:
     row = _units(g, False) // g.groups * tile_vectors(g, False) * VECTOR_BYTES
     d = _division(g, False, by_cells, row)
     listed = sources if by_cells else depth
-    own = rounded_up(16 * (d.elements + listed + max(ROWS.values())) + 64) + d.elements * row
+    own = round_up(16 * (d.elements + listed + max(ROWS.values())) + 64) + d.elements * row
     parts = g.grad_parts(_blocks(g, False, d))
-    return _plan(g, False, by_cells, d, rounded_up(own + d.copy_bytes), parts * g.groups * depth * row, parts, 1)
+    return _plan(g, False, by_cells, d, round_up(own + d.copy_bytes), parts * g.groups * depth * row, parts, 1)
 
 
 def channel_grad_steps(

@@ -276,7 +276,7 @@ def _col2im(dtype: str, wide: bool) -> Any:
     word_count, reach = WORDS, _reach()
     zero, one = _numbers(dtype)
 
-    def add_up(columns, at, w, channels, l0, l1):
+    def add_columns(columns, at, w, channels, l0, l1):
         depth, height, width = w[16], w[17], w[18]
         rows_counted, counted = w[23], w[24]
         step_z, step_y, step_x = w[25], w[26], w[27]
@@ -332,7 +332,7 @@ def _col2im(dtype: str, wide: bool) -> Any:
                 b = x + ((image * groups + group) * channels_out * plane + l0 * counted) * size
                 rows = (c1 - c0) * cells
                 gemm(f, 1, 0, rows, length, channels_out, one, a, depth, b, plane, zero, columns, length)
-                add_up(columns, at, w, c1 - c0, l0, l1)
+                add_columns(columns, at, w, c1 - c0, l0, l1)
                 l0 = l1
             if bias != 0:
                 for c in range(c1 - c0):

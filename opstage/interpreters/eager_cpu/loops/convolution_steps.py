@@ -21,7 +21,7 @@ from .depthwise_convolution import (
     depthwise_step,
 )
 from .direct_steps import direct_flags, direct_grad_plan, direct_grad_step, direct_panels, direct_plan, direct_steps
-from .geometry import IMAGES, ConvGeometry, ConvTiling, Words, in_volume, kernel_words, rounded_up
+from .geometry import IMAGES, ConvGeometry, ConvTiling, Words, in_volume, kernel_words, round_up
 
 _COLUMN_BYTES = 512 << 10  # for the windows of a block; the kernel and the result also fit in a cache of 1 MB
 _FEW_WINDOWS = 128  # per image, too few for a matrix product: then a block has more than one image
@@ -115,7 +115,7 @@ def _col2im_plan(geometry: ConvGeometry) -> ConvTiling:
     channels = max(1, min(channels_in, _COLUMN_BYTES // max(1, line_bytes * lines)))
     if geometry.images * geometry.groups < IMAGES:
         channels = min(channels, max(1, -(-channels_in // IMAGES)))
-    workspace = rounded_up(line_bytes * lines * channels)
+    workspace = round_up(line_bytes * lines * channels)
     tasks = geometry.images * geometry.groups * -(-channels_in // channels)
     return ConvTiling(workspace, 0, tasks, _words(geometry, workspace, 0, 1, channels, 1, False, lines))
 
@@ -142,8 +142,8 @@ def _is_pointwise(geometry: ConvGeometry) -> bool:
 def _workspace(geometry: ConvGeometry, images: int, lines: int, pointwise: bool) -> tuple[int, int]:
     """Return the bytes per worker, and the offset of the tile, after the windows."""
     length = images * lines * geometry.counts[-1] * geometry.itemsize
-    columns = 0 if pointwise else rounded_up(geometry.depth * length)
-    tile = rounded_up(geometry.channels_out // geometry.groups * length) if images > 1 else 0
+    columns = 0 if pointwise else round_up(geometry.depth * length)
+    tile = round_up(geometry.channels_out // geometry.groups * length) if images > 1 else 0
     return columns + tile, columns
 
 

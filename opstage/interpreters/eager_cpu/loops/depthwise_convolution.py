@@ -19,7 +19,7 @@ from ....compiler.native import KernelCall
 from ....compiler.native.access import vector_functions
 from ....compiler.native.compiler import Kernel, compile_kernel
 from .direct_steps import PlaneGeometry, plane_geometry
-from .geometry import IMAGES, VECTOR_BYTES, ConvGeometry, ConvTiling, Words, in_plane, kernel_words, rounded_up
+from .geometry import IMAGES, VECTOR_BYTES, ConvGeometry, ConvTiling, Words, in_plane, kernel_words, round_up
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 
@@ -316,7 +316,7 @@ def _block(g: ConvGeometry, side: PlaneGeometry) -> _LineBlock:
         copied, windows = (steps - 1) * side.source_step[0] + side.beyond[0] + 1, steps * width + VECTOR_BYTES
         places = copied * side.source[1] + remainders * 2 * (1 + windows + cells) + 2 * VECTOR_BYTES
         vectors = copied * pitch + windows * remainders + cells + 1
-        return _LineBlock(lines, copied, pitch, rounded_up(8 * places) + vectors * VECTOR_BYTES)
+        return _LineBlock(lines, copied, pitch, round_up(8 * places) + vectors * VECTOR_BYTES)
 
     lines = side.target[0] if g.images * _panels(g) >= IMAGES else -(-side.target[0] // IMAGES)
     while lines > 1 and of(lines).own > _BLOCK_BYTES:

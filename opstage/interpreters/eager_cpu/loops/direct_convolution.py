@@ -51,7 +51,7 @@ def has_registers() -> bool:
 @cache
 def direct_kernel(name: str, dtype: str, rows: int) -> Kernel:
     """Return `direct` or `lay_out`, for float32 or float64 and tiles of `rows` output channels."""
-    factory = {"direct": _direct, "lay_out": _lay_out}[name]
+    factory = {"direct": _direct, "pack": _pack}[name]
     return compile_kernel(
         f"{name}_{dtype}_{rows}",
         inspect.getsource(factory) + f"{dtype} {rows} {VECTORS[rows]}",
@@ -186,7 +186,7 @@ def cells_placer(dtype: str) -> Any:
     return place
 
 
-def _lay_out(dtype: str, rows: int) -> Any:
+def _pack(dtype: str, rows: int) -> Any:
     """Pack for each block of output channels its biases, and then for each cell of the kernel a number per channel.
 
     After all of them comes a flag for each block: 1 if some weight is not finite, else 0.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ....compiler.native import KernelCall
 from .direct_convolution import COLUMNS, SCRATCH, WORDS, direct_grad_kernel, direct_kernel
-from .geometry import IMAGES, VECTOR_BYTES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, kernel_words, rounded_up
+from .geometry import IMAGES, VECTOR_BYTES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, kernel_words, round_up
 
 _BLOCK_BYTES = 512 << 10  # of the copied lines of a block; panels and the result also fit in a cache of 1 MB
 _GRAD_BYTES = 640 << 10  # of data that the kernel's gradient reads repeatedly; more images mean fewer final sums
@@ -146,8 +146,8 @@ def direct_plan(g: ConvGeometry, back: bool = False) -> ConvTiling:
     side, block = plane_geometry(reached, back), _block(reached, back)
     channels_in, channels_out = g.channels(back)
     told = 8 * math.prod(side.target_step) * (3 + 3 * block.vectors + 2 * math.prod(reached.kernel))
-    own = rounded_up(told) + block.images * channels_in * _channel_bytes(reached, side, block)
-    own = rounded_up(own + 2 * VECTOR_BYTES)
+    own = round_up(told) + block.images * channels_in * _channel_bytes(reached, side, block)
+    own = round_up(own + 2 * VECTOR_BYTES)
     panels = direct_panels(g, back)
     all_lines = -(-side.target[0] // side.target_step[0])
     tasks = -(-g.images // block.images) * -(-all_lines // block.lines)
@@ -197,7 +197,7 @@ def direct_steps(
     words[:4] = source, panels, target, workspace
     words[31], words[35] = bias, kernel
     return (
-        KernelCall(direct_kernel("lay_out", g.dtype, rows), direct_flags(g, back), words),
+        KernelCall(direct_kernel("pack", g.dtype, rows), direct_flags(g, back), words),
         KernelCall(direct_kernel("direct", g.dtype, rows), plan.tasks, words),
     )
 
@@ -250,7 +250,7 @@ def direct_grad_plan(g: ConvGeometry) -> ConvTiling:
     told = SCRATCH + 24 * block.vectors + 16 * cells + 16 * (channels_in * cells + COLUMNS[rows])
     copied = block.images * channels_in * channel
     laid = block.vectors * VECTOR_BYTES * channels_out
-    own = rounded_up(told) + rounded_up(copied + 2 * VECTOR_BYTES) + rounded_up(laid)
+    own = round_up(told) + round_up(copied + 2 * VECTOR_BYTES) + round_up(laid)
     blocks = -(-g.images // block.images) * -(-side.target[0] // block.lines)
     parts = g.grad_parts(blocks)
     words = _words(g, False, block, own).copy()

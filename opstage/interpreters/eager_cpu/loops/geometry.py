@@ -99,7 +99,7 @@ class ConvTiling(NamedTuple):
     words: Words
 
 
-def rounded_up(size: int) -> int:
+def round_up(size: int) -> int:
     """Round up to a multiple of 64 bytes."""
     return -(-size // _ALIGNED) * _ALIGNED
 

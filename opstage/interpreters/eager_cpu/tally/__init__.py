@@ -119,11 +119,11 @@ def twin(value: Any) -> Any:
         return value
     found = _twins.get(id(value))
     if found is None:
-        found = _twins[id(value)] = value, _made(value)
+        found = _twins[id(value)] = value, _make_twin(value)
     return found[1]
 
 
-def _made(value: Any) -> Any:
+def _make_twin(value: Any) -> Any:
     if isinstance(value, jit.JitLoop):
         return _nothing
     if isinstance(value, jit.Elementwise):
@@ -208,28 +208,28 @@ class Result(NamedTuple):
     strides: Sizes | None
 
 
-class Taken(NamedTuple):
+class KernelMemory(NamedTuple):
     """The memory of one call of a kernel.
 
     results     outputs, then residuals
-    beside      bytes allocated in addition to the operands and all results, block by block, at the peak; freed before
+    temporary   bytes allocated in addition to the operands and all results, block by block, at the peak; freed before
                 the call returns. Results not yet allocated count as negative.
     kept        bytes of workspace kept between calls, the maximum over calls
     """
 
     results: tuple[Result, ...]
-    beside: tuple[int, ...]
+    temporary: tuple[int, ...]
     kept: int
 
     @property
     def workspace(self) -> int:
         """Bytes in addition to the operands and the results."""
-        return sum(self.beside) + self.kept
+        return sum(self.temporary) + self.kept
 
 
-def taken(
+def kernel_memory(
     kernel: Callable[..., Any], types: Sequence[TensorType], strides: Sequence[Sizes | None], static: Static
-) -> Taken:
+) -> KernelMemory:
     """Return the memory of `kernel` for operands of these concrete types and strides. Nothing is computed."""
     current.count = Count()
     memory: list[CountedMemory] = [CountedMemory(0, current.count) for _ in types]
@@ -247,12 +247,12 @@ def taken(
         results.append(Result(TensorType(array.shape, array.dtype), of, nbytes, strides_))
     own = {m.number: m.nbytes for m, result in zip(memory[len(types) :], results) if result.of is None}
     if count.peak == sum(own.values()):
-        return Taken(tuple(results), (), count.kept)
-    beside = [nbytes for number, nbytes in count.at_peak.items() if number not in own]
+        return KernelMemory(tuple(results), (), count.kept)
+    temporary = [nbytes for number, nbytes in count.at_peak.items() if number not in own]
     missing = [-nbytes for number, nbytes in own.items() if number not in count.at_peak]
-    return Taken(tuple(results), (*beside, *missing), count.kept)
+    return KernelMemory(tuple(results), (*temporary, *missing), count.kept)
 
 
 # The memory that a kernel takes, counted by running the kernel itself on arrays without elements ----------------------
 
-__all__ = ["Result", "Sizes", "Taken", "taken"]
+__all__ = ["KernelMemory", "Result", "Sizes", "kernel_memory"]

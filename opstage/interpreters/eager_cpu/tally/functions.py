@@ -198,7 +198,7 @@ def _shape(shape: Any) -> Sizes:
     return tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
 
 
-def _made(shape: Any, dtype: Any = np.float64) -> Phantom:
+def _empty(shape: Any, dtype: Any = np.float64) -> Phantom:
     return Phantom.new(_shape(shape), dtype)
 
 
@@ -226,9 +226,9 @@ def strided(x: Phantom, shape: Sizes, strides: Sizes, **options: Any) -> Phantom
 
 MAKERS: dict[Any, Any] = {
     np.ndarray: Phantom,
-    np.empty: _made,
-    np.zeros: _made,
-    np.ones: _made,
+    np.empty: _empty,
+    np.zeros: _empty,
+    np.ones: _empty,
     np.full: _full,
     np.arange: _arange,
     np.eye: lambda n, dtype: Phantom.new((n, n), dtype),

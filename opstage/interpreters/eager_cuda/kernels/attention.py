@@ -21,12 +21,12 @@ from ....compiler.gpu.language import (
     ZERO,
     cuda,
     exp,
-    joined_max,
-    joined_sum,
+    max_lanes,
     online,
     quotient,
     remainder,
     steps,
+    sum_lanes,
     times,
 )
 from ....ops.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION_GRAD
@@ -226,9 +226,9 @@ def weights_kernel(
         for j in steps(lane, allowed, lanes):
             if masked == 0 or mask[at + j * step] != 0:
                 own, total = online(own, total, times(p[first + j], factor))
-        peak = joined_max(own, shared, cuda.threadIdx.x, lanes)
+        peak = max_lanes(own, shared, cuda.threadIdx.x, lanes)
         lowest = peak == LOWEST
-        total = joined_sum(total if lowest else total * exp(own - peak), shared, cuda.threadIdx.x, lanes)
+        total = sum_lanes(total if lowest else total * exp(own - peak), shared, cuda.threadIdx.x, lanes)
         nothing = masked != 0 and lowest and total == total  # a score that is nan counts
         if nothing:
             peak, total = ZERO, ONE
@@ -282,7 +282,7 @@ def cotangents_kernel(
                 weight = exp(times(p[first + j], factor) - peak) * share
             p[first + j] = weight
             mean += weight * s[first + j]
-        mean = joined_sum(mean, shared, cuda.threadIdx.x, lanes)
+        mean = sum_lanes(mean, shared, cuda.threadIdx.x, lanes)
         for j in steps(lane, keys, lanes):
             s[first + j] = p[first + j] * (s[first + j] - mean) * factor
 

@@ -228,7 +228,7 @@ def conv_by_product(
         device.product(rows, weight, columns)
         if not whole:
             numbers = (run.first, run.length, g.groups * g.outputs, g.w.places)
-            device.each(place_kernel, rows.size, out, rows, *_given(bias, rows), *map(np.int32, numbers))
+            device.each(place_kernel, rows.size, out, rows, *_bias_arguments(bias, rows), *map(np.int32, numbers))
         del columns, rows  # before the next run allocates its own
 
 
@@ -251,7 +251,7 @@ def transpose_by_product(
         image = run.first // w.places
         images = (run.first + run.length - 1) // w.places + 1 - image
         numbers = (run.first, run.length, image, channels, w.places, w.plane, w.cells)
-        operands = (out, columns, *_given(bias, columns), w.numbers, *map(np.int32, numbers))
+        operands = (out, columns, *_bias_arguments(bias, columns), w.numbers, *map(np.int32, numbers))
         device.each(sums_kernel(w.rank, w.dilated), images * channels * w.plane, *operands)
         del columns, operands
 
@@ -320,6 +320,6 @@ def _matrices(device: Device, shape: tuple[int, ...]) -> DeviceBuffer:
     return device.empty(TensorType(shape, FLOAT32))
 
 
-def _given(bias: DeviceBuffer | None, other: DeviceBuffer) -> tuple[Any, ...]:
+def _bias_arguments(bias: DeviceBuffer | None, other: DeviceBuffer) -> tuple[Any, ...]:
     """Return the bias and whether there is one; without one, an unused pointer."""
     return (other if bias is None else bias), np.int32(bias is not None)

@@ -19,10 +19,10 @@ from ....compiler.gpu.language import (
     ZERO,
     cuda,
     device_function,
-    joined_sum,
     quotient,
     remainder,
     steps,
+    sum_lanes,
     unrolled_steps,
 )
 from ....ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
@@ -154,7 +154,7 @@ def kernel_grad_kernel(rank: int) -> Kernel:
                 at = at_cell(place, cell, w)
                 value = x[(n * groups * inputs + c) * plane + at] if at >= 0 else ZERO
                 total += g[(n * groups * outputs + o) * places + place] * value
-            total = joined_sum(total, parts, cuda.threadIdx.x, lanes)
+            total = sum_lanes(total, parts, cuda.threadIdx.x, lanes)
             if lane == 0:
                 out[row] = total
 

@@ -302,7 +302,7 @@ def gather_rows(
 ) -> tuple[DeviceBuffer, ...]:
     out = device.empty(types[0])
     rows, width = np.int32(x.shape[0]), np.int32(math.prod(x.shape[1:]))
-    device.each(gather_kernel, out.size, out, x, idx, rows, width, device.flag, _asked(device, mode, x, idx))
+    device.each(gather_kernel, out.size, out, x, idx, rows, width, device.flag, _watched_number(device, mode, x, idx))
     return (out,)
 
 
@@ -312,7 +312,7 @@ def scatter_add_rows(
     out = device.empty(types[0])
     copy(device, x.shape, out, x, strides=row_major(x.shape))
     rows, width = np.int32(x.shape[0]), math.prod(x.shape[1:])
-    asked = _asked(device, mode, x, idx)
+    asked = _watched_number(device, mode, x, idx)
     longest = min(idx.size, MOST_UPDATES)
     after, preceded = device.empty(TensorType((longest,), INT32)), device.empty(TensorType((longest,), BOOL))
     for start in range(0, idx.size, MOST_UPDATES):
@@ -323,7 +323,7 @@ def scatter_add_rows(
     return (out,)
 
 
-def _asked(device: Device, mode: str, x: DeviceBuffer, idx: DeviceBuffer) -> Any:
+def _watched_number(device: Device, mode: str, x: DeviceBuffer, idx: DeviceBuffer) -> Any:
     return np.int32(device.watched(x.shape, idx)) if mode == "raise" else NOBODY
 
 

@@ -18,13 +18,13 @@ from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device, pointer_type
 from ....compiler.gpu.language import (
     MOST_WARPS,
+    argmax_lanes,
     cuda,
-    joined_best,
-    joined_max,
-    joined_sum,
+    max_lanes,
     quotient,
     remainder,
     steps,
+    sum_lanes,
     unrolled_steps,
 )
 from ....ops.primitive import Primitive
@@ -64,7 +64,7 @@ def sum_kernel(dtype: DType) -> Kernel:
             total = kind(0)
             for j in unrolled_steps(lane, min(part, extent - before), lanes):
                 total += x[first + j * inner]
-            total = joined_sum(total, shared, cuda.threadIdx.x, lanes)
+            total = sum_lanes(total, shared, cuda.threadIdx.x, lanes)
             if lane == 0:
                 out[row] = total * factor
 
@@ -88,7 +88,7 @@ def max_kernel(dtype: DType) -> Kernel:
             for j in unrolled_steps(lane, min(part, extent - before), lanes):
                 value = x[first + j * inner]
                 best = value if value > best or value != value else best
-            best = joined_max(best, shared, cuda.threadIdx.x, lanes)
+            best = max_lanes(best, shared, cuda.threadIdx.x, lanes)
             if lane == 0:
                 out[row] = best
 
@@ -111,7 +111,7 @@ def argmax_kernel(dtype: DType) -> Kernel:
                 value = x[first + j * inner]
                 if best == best and (value > best or value != value):
                     best, at = value, np.int32(j)
-            at = joined_best(best, at, shared, places, cuda.threadIdx.x, lanes)
+            at = argmax_lanes(best, at, shared, places, cuda.threadIdx.x, lanes)
             if lane == 0:
                 out[row] = at
 

@@ -35,7 +35,7 @@ from ....transforms.control_flow import bodies_of
 from ....transforms.interpreter import BaseInterpreter
 from ....transforms.transparent import Transparent
 from ....transforms.while_loop import WHILE
-from ...eager_cuda.interpreter import CudaOps, OnDevice, elsewhere
+from ...eager_cuda.interpreter import CudaOps, OnDevice, wrong_device
 from ...eager_cuda.kernels.layout import copy, row_major
 from ..executor import Failed
 from ..graph import Graph
@@ -194,7 +194,7 @@ class CudaExecutor:
         device.flush()  # deferred launches may read memory that this overwrites
         for buffer in given:
             if buffer.memory.device is not device:
-                raise elsewhere(buffer, device)
+                raise wrong_device(buffer, device)
             buffer.handle  # noqa: B018  # raises if it was freed
         held = Counter(id(buffer.memory) for buffer in given)
         for number in range(len(plan.outputs)):
@@ -202,7 +202,7 @@ class CudaExecutor:
                 self._result(number)
         for position, buffer in enumerate(given):
             if position in self._aliased:
-                self._write_over(position, buffer, position in free and held[id(buffer.memory)] == 1)
+                self._prepare_overwritten(position, buffer, position in free and held[id(buffer.memory)] == 1)
         for position, buffer in enumerate(given):  # handles are not swapped from here on
             block = plan.inputs[position]
             if position in self._aliased:
@@ -236,7 +236,7 @@ class CudaExecutor:
                 at_once(then)
                 kept.clear()  # no longer read
 
-        return tuple([self._given_out(i) for i in range(len(plan.outputs))]), finish
+        return tuple([self._result(i) for i in range(len(plan.outputs))]), finish
 
     def settle(self) -> None:
         """Raise RangeError if an index was out of range in the last run, which then has overwritten nothing."""
@@ -285,7 +285,7 @@ class CudaExecutor:
             self._stand(block, self._places[block].handle)
         self._copy(self._places[block], buffer)
 
-    def _write_over(self, position: int, buffer: DeviceBuffer, free: bool) -> None:
+    def _prepare_overwritten(self, position: int, buffer: DeviceBuffer, free: bool) -> None:
         """Prepare an input that a result overwrites: in place if it was donated, else copied.
 
         If the buffer is the place of another executor for the same parameter, this executor adopts it. Otherwise two
@@ -338,7 +338,7 @@ class CudaExecutor:
             context = self._device.context._replace(op="copy", region="")
             self._device.serve(context, copy, self._device, buffer.shape, out, buffer, strides=row_major(buffer.shape))
 
-    def _given_out(self, number: int) -> DeviceBuffer:
+    def _result(self, number: int) -> DeviceBuffer:
         buffer = self.plan.outputs[number]
         over = self.plan.aliased.get(number)
         block = buffer.handle.block if over is None else self.plan.inputs[over]

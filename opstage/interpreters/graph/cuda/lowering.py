@@ -132,8 +132,8 @@ class LaunchRecorder(Device):
         self._note("aside", (number, work, *buffers), {})
 
     @override
-    def joined(self, number: int, *buffers: DeviceBuffer) -> None:
-        self._note("joined", (number, *buffers), {})
+    def join(self, number: int, *buffers: DeviceBuffer) -> None:
+        self._note("join", (number, *buffers), {})
 
     def _note(self, method: str, arguments: tuple[Any, ...], more: Mapping[str, Any]) -> None:
         tuple(spots((arguments, more)))  # reading a buffer's handle first records the deferred work that it waits for
@@ -223,7 +223,7 @@ class Lowering:
         self._precision = precision
         self._read = read_by(lowered, self.groups)
         self._results = {lowered.views[slot].root for slot in lowered.outputs}
-        self.aliased = self._written_over(donated)
+        self.aliased = self._overwritten_inputs(donated)
         self._buffers: dict[int, DeviceBuffer] = {}
         self.host_calls: list[HostCall] = []
 
@@ -250,7 +250,7 @@ class Lowering:
         self._device.flush()
         return first, [self._operand(slot) for slot in self.lowered.outputs]
 
-    def _written_over(self, donated: Collection[int]) -> dict[int, int]:
+    def _overwritten_inputs(self, donated: Collection[int]) -> dict[int, int]:
         lowered = self.lowered
         free = {lowered.body.inputs[place]: place for place in donated}
         updates = {
@@ -286,14 +286,14 @@ class Lowering:
         view = self.lowered.views[slot]
         if not view.size:
             return self._device.empty(self.lowered.types[slot])
-        return self._device.shifted(self._own(view.root), view.shape, self._bytes_before(view))
+        return self._device.shifted(self._own(view.root), view.shape, self._byte_offset(view))
 
     def _rest(self, view: View) -> DeviceBuffer:
         """Return the memory of a view, from its first element on."""
-        buffer, before = self._own(view.root), self._bytes_before(view)
+        buffer, before = self._own(view.root), self._byte_offset(view)
         return self._device.shifted(buffer, (buffer.size - before // buffer.dtype.itemsize,), before)
 
-    def _bytes_before(self, view: View) -> int:
+    def _byte_offset(self, view: View) -> int:
         """Return the offset of a view's first element in the root's memory, in bytes."""
         return self.lowered.in_memory(view).offset * self.lowered.types[view.root].dtype.itemsize
 
