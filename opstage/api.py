@@ -464,9 +464,9 @@ def owned(value: Any) -> Any:
     try:
         return np.array(value)
     except MemoryError as error:  # of a view, which took none before
-        from .interpreters.eager_cpu.memory import located
+        from .interpreters.eager_cpu.memory import as_out_of_memory
 
-        raise located(error) from None
+        raise as_out_of_memory(error) from None
 
 
 def all_owned(get: Callable[[Any], Any], values: tuple[Any, ...]) -> list[Any]:

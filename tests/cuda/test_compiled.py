@@ -255,7 +255,7 @@ def test_a_step_that_another_run_came_between_is_not_finished(device: Simulator)
     executors = [interpreter.compile(opstage.record(lambda ops, x, c=c: ops.scale(x, c=c), X)) for c in (2.0, 3.0)]
     _, finish = executors[0].start((x,))
     executors[1].run((x,))
-    with pytest.raises(opstage.UsageError, match="another run has begun on this interpreter"):
+    with pytest.raises(opstage.UsageError, match="another run started on this interpreter"):
         finish(())
 
 

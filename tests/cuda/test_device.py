@@ -94,10 +94,10 @@ def test_a_step_that_finds_no_room_leaves_the_parameters_as_they_were(monkeypatc
         def limited(self: Any, nbytes: int, asked: list[int] = asked, most: int = most) -> Any:
             asked.append(nbytes)
             if len(asked) > most:
-                raise opstage.OutOfMemoryError(f"{nbytes} bytes were asked for")
+                raise opstage.OutOfMemoryError(f"{nbytes} bytes were requested")
             return allocate(self, nbytes)
 
-        with monkeypatch.context() as limits, pytest.raises(opstage.OutOfMemoryError, match="bytes were asked for"):
+        with monkeypatch.context() as limits, pytest.raises(opstage.OutOfMemoryError, match="bytes were requested"):
             limits.setattr(type(device), "allocate", limited)
             trainer.step(0.001, x)
         np.testing.assert_array_equal(trainer.get_params(), before)

@@ -280,7 +280,7 @@ def test_the_message_of_a_device_without_room() -> None:
     device = Simulator(limit=100)
     held = device.memory(64)
     with pytest.raises(
-        OutOfMemoryError, match="40 bytes were asked for on the simulated device, which has 36 free of 100; tensors"
+        OutOfMemoryError, match="40 bytes were requested on the simulated device, which has 36 free of 100; tensors"
     ):
         device.memory(40)
     assert device.used == 64

@@ -154,7 +154,7 @@ def advance_without_room(
             break
         except OutOfMemoryError as error:
             refused.add(error.op)
-            assert "bytes were asked for on the simulated device" in error.reason
+            assert "bytes were requested on the simulated device" in error.reason
             same(trainer.get_params(), params)
             assert trainer.steps_taken == state.t == 1
     assert refused and trainer.steps_taken == 2

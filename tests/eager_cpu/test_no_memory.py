@@ -60,19 +60,19 @@ def test_an_op_without_memory_says_what_it_wanted_and_where(op: str) -> None:
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 @pytest.mark.parametrize("program", [composite, in_a_loop])
 def test_no_memory_error_of_numpy_gets_out(program: Any, backend: str) -> None:
-    with pytest.raises(OutOfMemoryError, match=r"no memory is left|gives no more"):
+    with pytest.raises(OutOfMemoryError, match=r"out of memory|gives no more"):
         opstage.run(program, np.ones((1, 1), np.float32), options=Options(backend=backend))
 
 
 @pytest.mark.parametrize("program", [constant, view])
 def test_a_result_that_takes_memory_only_as_the_callers_own_says_so_too(program: Any) -> None:
-    with pytest.raises(OutOfMemoryError, match=r"no memory is left: .*\(33554432, 16777216\)") as e:
+    with pytest.raises(OutOfMemoryError, match=r"out of memory: .*\(33554432, 16777216\)") as e:
         opstage.run(program, np.ones((1, 1), np.float32))
     assert "opstage check --memory" in str(e.value)
 
 
 def test_a_gradient_without_memory_says_so_too() -> None:
-    with pytest.raises(OutOfMemoryError, match="no memory is left"):
+    with pytest.raises(OutOfMemoryError, match="out of memory"):
         opstage.value_and_grad(lambda ops, x: ops.sum(one_operand(ops, x)), np.ones((1, 1), np.float32))
 
 
@@ -80,5 +80,5 @@ def test_memory_lost_outside_of_an_op_is_reported_as_well() -> None:
     def hungry(ops: Any, x: Any) -> Any:
         raise MemoryError
 
-    with pytest.raises(OutOfMemoryError, match="no memory is left; take smaller batches"):
+    with pytest.raises(OutOfMemoryError, match="out of memory; use smaller batches"):
         opstage.run(hungry, np.ones(1))

@@ -20,7 +20,7 @@ if not missing() and not REHEARSAL and not torch.cuda.is_available():
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
 
-_FLOAT64 = "float64, which has no form on the device"
+_FLOAT64 = "float64 is not supported on the device"
 WITHOUT_FORM = {
     "cast-integers to float64": _FLOAT64,
     "cast-masks to float64": _FLOAT64,

@@ -48,7 +48,7 @@ def test_a_tensor_that_has_no_room_is_refused_and_others_go_on() -> None:
     parts: list[Any] = []
     _, total = device._results(device._driver.cuMemGetInfo())
     count = min(2**28, total // 64)  # 1 GiB each, where there are many
-    with pytest.raises(opstage.OutOfMemoryError, match=r"bytes were asked for on the .* free of .*; tensors hold"):
+    with pytest.raises(opstage.OutOfMemoryError, match=r"bytes were requested on the .* free of .*; tensors hold"):
         while True:
             parts.append(device.empty(TensorType((count,), FLOAT32)))
     assert parts

@@ -83,7 +83,7 @@ class DeviceBuffer:
         if memory.job is not None:
             memory.device.flush()
         if memory.handle is None:
-            raise ProgramError(f"{self!r} was freed; a tensor of a finished run is read before the next one begins")
+            raise ProgramError(f"{self!r} was freed; read the tensors of a run before the next run starts")
         return memory.handle
 
     def reshaped(self, shape: tuple[int, ...]) -> DeviceBuffer:

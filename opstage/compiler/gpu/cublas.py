@@ -236,7 +236,10 @@ class Gemm:
             shape=shape,
         )
         if not found.value or best.state:
-            raise UnsupportedError(f"cuBLASLt has no algorithm for {_show(shape)} with matmul_precision={precision!r}")
+            raise UnsupportedError(
+                f"{_show(shape)} with matmul_precision={precision!r} is not supported by this version of cuBLASLt; use "
+                "another matmul_precision"
+            )
         return GemmPlan(operation, x, y, out, byref(best.algorithm))
 
     def _layout(self, stored: MatrixLayout, shape: Shape) -> Any:

@@ -82,9 +82,9 @@ def require_own_process() -> None:
 
 def _fork_error() -> DeviceError:
     return DeviceError(
-        "this process was forked from one that uses CUDA, and a GPU does not go along with a fork: nothing of it can "
-        "be read, written or computed here. Start processes that use a GPU anew, with "
-        "multiprocessing.get_context('spawn'), or fork before the first use of device 'cuda'",
+        "CUDA is not supported in a process forked from one that uses it: this process can neither read nor compute "
+        "tensors of the GPU. Start processes that use a GPU with multiprocessing.get_context('spawn'), or fork before "
+        "the first use of device 'cuda'",
         lost=True,
     )
 
@@ -394,11 +394,11 @@ class Device(ABC):
         What is begun so is done in its order. Until `join` with the same number and buffers nobody may write over
         what it reads, or read what it writes. Raises ProgramError on a device that has no such stream.
         """
-        raise ProgramError(f"{self} has no stream on which processes send each other something")
+        raise ProgramError(f"exchanges between processes are not supported on {self}; run each process on a GPU")
 
     def join(self, number: int, *buffers: DeviceBuffer) -> None:
         """Have all that is asked for from now on wait for what was begun as `number`."""
-        raise ProgramError(f"{self} has no stream on which processes send each other something")
+        raise ProgramError(f"exchanges between processes are not supported on {self}; run each process on a GPU")
 
     # Indices out of range ------------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ class Gpu(Device):
             return self._size_classes.take(nbytes)
         except Exception as error:
             if not _is_out_of_memory(error):
-                self._explain(error, "memory was asked for")
+                self._explain(error, "memory was allocated")
                 raise
         self.empty_cache()  # freeing blocks of other sizes may make room
         try:
@@ -117,7 +117,7 @@ class Gpu(Device):
         except Exception as error:
             if _is_out_of_memory(error):
                 raise self._out_of_memory(nbytes) from error
-            self._explain(error, "memory was asked for")
+            self._explain(error, "memory was allocated")
             raise
 
     @override
@@ -134,9 +134,9 @@ class Gpu(Device):
     def _out_of_memory(self, nbytes: int) -> OutOfMemoryError:
         free, total = self._results(self._driver.cuMemGetInfo())
         return OutOfMemoryError(
-            f"{size_class(nbytes):,} bytes were asked for on the {self.name}, which has {free:,} free of {total:,}; "
+            f"{size_class(nbytes):,} bytes were requested on the {self.name}, which has {free:,} free of {total:,}; "
             f"tensors hold {self.used:,} bytes, {self.peak:,} at most so far. Parameters are as they were; make the "
-            "batch smaller, or end what else holds memory of this GPU"
+            "batch smaller, or end other processes that use memory of this GPU"
         )
 
     @override
@@ -277,7 +277,7 @@ class Gpu(Device):
             )
         except ProductFailed as error:
             self.synchronize()  # raises the driver's own error instead, if there is one
-            raise DeviceError(f"the {self.name} failed when a product was asked for: {error}; {GO_ON}") from error
+            raise DeviceError(f"the {self.name} failed when a matrix product was started: {error}; {GO_ON}") from error
         except LocatedError as error:
             error.place(self.context.op, self.context.region)
             raise
@@ -347,9 +347,9 @@ class Gpu(Device):
         if not self._gave_up:
             self._gave_up = True
             warnings.warn(
-                "a compiled step could not be captured as a CUDA graph, so its calls are made one by one, with the "
-                f"same numbers and more work for the host: {error.reason}. Options(cuda_graphs='always') makes this an "
-                "error, and 'never' does not try",
+                "a compiled step could not be captured as a CUDA graph, so its calls run one by one, with the "
+                f"same results and more work for the host: {error.reason}. Options(cuda_graphs='always') makes this an "
+                "error, and 'never' skips the capture",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -369,7 +369,7 @@ class Gpu(Device):
             work(self._side, places)
             self._flights[number] = self._side.record()
         except Exception as error:
-            self._explain(error, "an exchange was begun", at_op=True)
+            self._explain(error, "an exchange was started", at_op=True)
             raise
 
     @override
@@ -406,7 +406,7 @@ class Gpu(Device):
         """Return the results of a driver call. Raises RuntimeError, with the name of its status, if it failed."""
         status, *values = outcome
         if int(status):
-            raise RuntimeError(f"the CUDA driver says {getattr(status, 'name', status)}")
+            raise RuntimeError(f"the CUDA driver returned {getattr(status, 'name', status)}")
         return tuple(values)
 
     def _explain(self, error: Exception, when: str, at_op: bool = False) -> None:

@@ -109,13 +109,13 @@ OF_THE_MACHINE = frozenset(
 )
 """Errors that do the same, but are never caused by programs."""
 
-GO_ON = "no step is half done, and the process can go on"
+GO_ON = "no step was applied in part, and the process can continue"
 _START_AGAIN = "start the process again, from the last checkpoint if there is one"
 _FIND_IT = (
-    "A kernel fails some time after it was asked for, so it may be one of an earlier op. To find it, run with "
-    "CUDA_LAUNCH_BLOCKING=1, where every kernel is waited for, or under compute-sanitizer"
+    "A kernel fails some time after it was started, so it may be one of an earlier op. To find it, run with "
+    "CUDA_LAUNCH_BLOCKING=1, which waits for every kernel, or under compute-sanitizer"
 )
-_LOOK = "No program makes this error: see nvidia-smi and the system's log"
+_LOOK = "Programs do not cause this error: see nvidia-smi and the system's log"
 _NAME = re.compile(r"\bCUDA_ERROR_\w+")
 
 
@@ -147,10 +147,10 @@ class Failures:
         kernels = name[0] in OF_KERNELS
         if not kernels and name[0] not in OF_THE_MACHINE:
             return DeviceError(f"the {self.gpu} failed when {when}: {said}; {GO_ON}")
-        last = f"; the op asked for last was {op!r}{f' in {region}' if region else ''}" if op else ""
+        last = f"; the last op started was {op!r}{f' in {region}' if region else ''}" if op else ""
         self.lost = f"found when {when}: {said}{last}"
         return DeviceError(
-            f"the {self.gpu} failed when {when}: {said}{last}. {_FIND_IT if kernels else _LOOK}. What stood in the "
-            f"GPU's memory is lost, and this process can use it no more: {_START_AGAIN}",
+            f"the {self.gpu} failed when {when}: {said}{last}. {_FIND_IT if kernels else _LOOK}. The GPU's "
+            f"memory is lost, and this process cannot use the GPU any more: {_START_AGAIN}",
             lost=True,
         )

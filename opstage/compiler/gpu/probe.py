@@ -88,12 +88,12 @@ def visible(said: str | None, count: int) -> int:
 
 def _no_gpu(number: int, seen: int) -> str:
     there = f"GPUs 0 to {seen - 1}" if seen > 1 else "GPU 0 alone" if seen else "no GPU"
-    return f"device 'cuda:{number}' is not there: this process sees {there}"
+    return f"device 'cuda:{number}' is not available: this process sees {there}"
 
 
 def _shows() -> str:
     said = os.environ.get(_VISIBLE)
-    return f"{_VISIBLE} is not set" if said is None else f"{_VISIBLE}={said} says which of them are seen"
+    return f"{_VISIBLE} is not set" if said is None else f"{_VISIBLE}={said} selects those that a process sees"
 
 
 def require_gpu(machine: Machine, number: int = 0) -> None:

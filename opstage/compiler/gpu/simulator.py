@@ -146,7 +146,7 @@ class Simulator(Device):
     def allocate(self, nbytes: int) -> Any:
         if self.limit is not None and self.used + nbytes > self.limit:
             raise OutOfMemoryError(
-                f"{nbytes:,} bytes were asked for on the simulated device, which has {self.limit - self.used:,} free "
+                f"{nbytes:,} bytes were requested on the simulated device, which has {self.limit - self.used:,} free "
                 f"of {self.limit:,}; tensors hold {self.used:,} bytes, {self.peak:,} at most so far. Parameters are as "
                 "they were; make the batch smaller"
             )

@@ -20,8 +20,8 @@ from ...ops.types import TensorType, dtype_name, show_shape
 # The C library --------------------------------------------------------------------------------------------------------
 
 _ADVICE = (
-    "take smaller batches, or smaller tensors. What a training step takes is predicted by opstage.training.memory, and "
-    "by opstage check --memory"
+    "use smaller batches or tensors. opstage.training.memory and opstage check --memory predict the memory of a "
+    "training step"
 )
 
 _LARGEST = (32 << 20) - (64 << 10)  # bytes; glibc adapts only to blocks up to 32 MiB, including its own header
@@ -66,8 +66,8 @@ def out_of_memory(
     of = ", ".join(show_shape(t.shape) for t in operands)
     size = sum(math.prod(map(int, t.shape)) * t.dtype.itemsize for t in results)
     return OutOfMemoryError(
-        f"no memory is left for {made}, which {'takes' if len(results) == 1 else 'take'} {show_bytes(size)}"
-        f"{f', of {of}' if of else ''}; {_ADVICE}",
+        f"out of memory for {made}, which {'takes' if len(results) == 1 else 'take'} {show_bytes(size)}"
+        f"{f', from operands {of}' if of else ''}; {_ADVICE}",
         op=primitive.name,
         region=region,
     )
@@ -78,7 +78,7 @@ def as_out_of_memory(error: MemoryError) -> OutOfMemoryError:
     if isinstance(error, OutOfMemoryError):
         return error
     reason = str(error).rstrip(".")
-    return OutOfMemoryError(f"no memory is left{f': {reason}' if reason else ''}; {_ADVICE}")
+    return OutOfMemoryError(f"out of memory{f': {reason}' if reason else ''}; {_ADVICE}")
 
 
 # Workspace ------------------------------------------------------------------------------------------------------------

@@ -243,8 +243,8 @@ class CudaOps(OnDevice):
             if type_.dtype not in DEVICE_DTYPES:
                 names = ", ".join(map(dtype_name, DEVICE_DTYPES))
                 raise UnsupportedError(
-                    f"{primitive} gives a tensor of {dtype_name(type_.dtype)}, which has no form on the device; that "
-                    f"holds {names}",
+                    f"a result of {dtype_name(type_.dtype)} is not supported on the device, which holds {names}; "
+                    "cast to one of these, or use device 'cpu'",
                     op=primitive.name,
                     region=self.cursor.region.name,
                 )

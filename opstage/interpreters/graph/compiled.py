@@ -25,7 +25,7 @@ from ...transforms.base_program import BaseProgram
 from ...transforms.interpreter import BaseInterpreter, Variable
 from ...transforms.transparent import Imperative, Moment, own_array
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
-from ..eager_cpu.memory import located
+from ..eager_cpu.memory import as_out_of_memory
 from .executor import CpuExecutor, CpuScratch
 from .graph import Graph
 from .passes.cse import body_key
@@ -91,7 +91,7 @@ class CompiledOps(HostArrays):
         try:
             return self.programs.execute(program, refs, step)
         except MemoryError as error:
-            raise located(error) from None
+            raise as_out_of_memory(error) from None
 
 
 # Ops recorded as they are called --------------------------------------------------------------------------------------

@@ -205,8 +205,8 @@ def test_a_copy_that_fails_is_an_error_with_the_drivers_name_for_it(api: Api) ->
         gpu.upload(np.ones(3, np.float32))
     assert isinstance(caught.value, DeviceError) and not caught.value.lost
     assert caught.value.reason == (
-        "the NVIDIA H200 failed when an array was copied to it: the CUDA driver says CUDA_ERROR_INVALID_VALUE; "
-        "no step is half done, and the process can go on"
+        "the NVIDIA H200 failed when an array was copied to it: the CUDA driver returned CUDA_ERROR_INVALID_VALUE; "
+        "no step was applied in part, and the process can continue"
     )
 
 
@@ -234,7 +234,7 @@ def test_blocks_kept_for_other_sizes_make_room(api: Api) -> None:
     assert gpu.used == api.used == TOTAL
     with pytest.raises(
         OutOfMemoryError,
-        match="512 bytes were asked for on the NVIDIA H200, which has 0 free of 1,048,576; tensors hold 1,048,576",
+        match="512 bytes were requested on the NVIDIA H200, which has 0 free of 1,048,576; tensors hold 1,048,576",
     ):
         gpu.empty(TensorType((1,), FLOAT32))
     del whole
@@ -256,13 +256,13 @@ def test_an_error_that_ends_the_use_of_the_gpu_says_so_and_how_to_find_the_kerne
         gpu.empty(TensorType((1,), FLOAT32))
     assert caught.value.lost and isinstance(caught.value.__cause__, CUDAError)
     found = (
-        "when memory was asked for: CUDA_ERROR_ILLEGAL_ADDRESS: While executing a kernel, the device loaded from an "
-        "invalid address; the op asked for last was 'relu' in block 2"
+        "when memory was allocated: CUDA_ERROR_ILLEGAL_ADDRESS: While executing a kernel, the device loaded from an "
+        "invalid address; the last op started was 'relu' in block 2"
     )
     assert caught.value.reason == (
-        f"the NVIDIA H200 failed {found}. A kernel fails some time after it was asked for, so it may be one of an "
-        "earlier op. To find it, run with CUDA_LAUNCH_BLOCKING=1, where every kernel is waited for, or under "
-        "compute-sanitizer. What stood in the GPU's memory is lost, and this process can use it no more: start the "
+        f"the NVIDIA H200 failed {found}. A kernel fails some time after it was started, so it may be one of an "
+        "earlier op. To find it, run with CUDA_LAUNCH_BLOCKING=1, which waits for every kernel, or under "
+        "compute-sanitizer. The GPU's memory is lost, and this process cannot use the GPU any more: start the "
         "process again, from the last checkpoint if there is one"
     )
     with pytest.raises(DeviceError) as again:
@@ -277,7 +277,7 @@ def test_an_error_that_ends_the_use_of_the_gpu_says_so_and_how_to_find_the_kerne
 def test_an_error_of_the_machine_is_not_blamed_on_a_kernel(api: Api) -> None:
     gpu = api.gpu()
     api.copy_status = Status.CUDA_ERROR_ECC_UNCORRECTABLE
-    with pytest.raises(DeviceError, match="No program makes this error: see nvidia-smi") as caught:
+    with pytest.raises(DeviceError, match="Programs do not cause this error: see nvidia-smi") as caught:
         gpu.upload(np.ones(3, np.float32))
     assert caught.value.lost and "CUDA_LAUNCH_BLOCKING" not in caught.value.reason
 
@@ -312,7 +312,9 @@ def test_a_product_that_fails_asks_the_driver_what_it_knows(api: Api) -> None:
     with pytest.raises(UnsupportedError, match=r"matmul.*: cublasLtMatmul failed .* not supported"):
         gpu.product(out, x, x)
     library.fails["cublasLtMatmul"] = 13
-    with pytest.raises(DeviceError, match=r"a product was asked for: cublasLtMatmul .* failed \(status 13\)") as caught:
+    with pytest.raises(
+        DeviceError, match=r"a matrix product was started: cublasLtMatmul .* failed \(status 13\)"
+    ) as caught:
         gpu.product(out, x, x)
     assert not caught.value.lost
     library.fails.clear()

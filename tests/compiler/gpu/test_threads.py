@@ -336,8 +336,8 @@ def test_a_gpu_that_is_not_there_is_an_error_that_says_which_are(monkeypatch: py
     probe.require_gpu(machine, 1)
     with pytest.raises(
         UsageError,
-        match=r"device 'cuda:2' is not there: this process sees GPUs 0 to 1 \(0: NVIDIA H200, 1: NVIDIA T4\); "
-        "CUDA_VISIBLE_DEVICES=3,5 says",
+        match=r"device 'cuda:2' is not available: this process sees GPUs 0 to 1 \(0: NVIDIA H200, 1: NVIDIA T4\); "
+        "CUDA_VISIBLE_DEVICES=3,5 selects",
     ):
         probe.require_gpu(machine, 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -353,6 +353,6 @@ def test_a_driver_that_the_parent_asked_is_of_no_use_to_a_child(monkeypatch: pyt
     monkeypatch.setattr(gpus, "_initialised_by", os.getpid())
     require_own_process()
     monkeypatch.setattr(gpus, "_initialised_by", os.getppid())
-    with pytest.raises(DeviceError, match="this process was forked from one that uses CUDA") as caught:
+    with pytest.raises(DeviceError, match="not supported in a process forked from one that uses it") as caught:
         probe.find_device()
     assert caught.value.lost

@@ -289,7 +289,9 @@ class Phantom(NDArrayOperatorsMixin):
         return Phantom.new(shape, few.dtype, in_order_of(few, shape, few.itemsize), answer)
 
     def __array__(self, *args: Any, **options: Any) -> Array:
-        raise TypeError("memory is counted here, on arrays without elements, and something asks for the elements")
+        raise TypeError(
+            "a kernel read elements while its memory was counted, on arrays without elements; use functions of arrays"
+        )
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
         from .functions import FUNCTIONS
@@ -300,9 +302,7 @@ class Phantom(NDArrayOperatorsMixin):
 
 
 def _unknown(name: str) -> Exception:
-    return NotImplementedError(
-        f"what memory {name} takes is not known; a kernel that calls it needs it in eager_cpu/tally/functions.py"
-    )
+    return NotImplementedError(f"the memory of {name} cannot be counted; add it to eager_cpu/tally/functions.py")
 
 
 def _reduce(ufunc: Any, x: Phantom, **options: Any) -> Any:

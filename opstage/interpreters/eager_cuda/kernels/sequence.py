@@ -202,7 +202,10 @@ def _launch(
 ) -> tuple[DeviceBuffer, ...]:
     """`real` says whether operand and result are real."""
     if n > 65535:
-        raise UnsupportedError(f"a Fourier transform of {n} elements: on device 'cuda' there may be 65535")
+        raise UnsupportedError(
+            f"a Fourier transform of {n:,} elements is not supported on device 'cuda', only up to 65,535; use device "
+            "'cpu'"
+        )
     out = device.empty(types[0])
     lengths = (n, x.shape[axis], out.shape[axis])
     inner = math.prod(x.shape[axis + 1 : len(x.shape) - (not real[0])])

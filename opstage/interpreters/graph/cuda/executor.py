@@ -230,13 +230,16 @@ class CudaExecutor:
         def finish(then: Sequence[Action]) -> None:
             with device.lock:
                 if run != self._scratch.runs:
-                    raise UsageError("another run has begun on this interpreter; what the earlier one computed is gone")
+                    raise UsageError(
+                        "another run started on this interpreter, so the results of this one are lost; "
+                        "read them before the next run"
+                    )
                 device.flush()  # launches deferred meanwhile may read memory that this overwrites
                 second.run()
                 at_once(then)
                 kept.clear()  # no longer read
 
-        return tuple([self._result(i) for i in range(len(plan.outputs))]), finish
+        return tuple([self._output(i) for i in range(len(plan.outputs))]), finish
 
     def settle(self) -> None:
         """Raise RangeError if an index was out of range in the last run, which then has overwritten nothing."""
@@ -338,7 +341,7 @@ class CudaExecutor:
             context = self._device.context._replace(op="copy", region="")
             self._device.serve(context, copy, self._device, buffer.shape, out, buffer, strides=row_major(buffer.shape))
 
-    def _result(self, number: int) -> DeviceBuffer:
+    def _output(self, number: int) -> DeviceBuffer:
         buffer = self.plan.outputs[number]
         over = self.plan.aliased.get(number)
         block = buffer.handle.block if over is None else self.plan.inputs[over]

@@ -349,7 +349,7 @@ class Lowering:
         if kernel is None:
             hint = "; give its custom_op a decomposition=, or kernels={'cuda': …}" if e.primitive.declared else ""
             raise UnsupportedError(
-                f"{e.primitive} has no kernel on device 'cuda', and no definition by other ops{hint}"
+                f"{e.primitive} is not supported on device 'cuda': it has neither a kernel nor a decomposition{hint}"
             )
         types = tuple([self.lowered.types[slot] for slot in e.outputs])
         # run by the host after the launches; readers of its results need not wait
