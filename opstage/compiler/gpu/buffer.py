@@ -77,7 +77,7 @@ class DeviceBuffer:
 
     @property
     def handle(self) -> Any:
-        """The device's handle of this memory, after launching deferred work on it. Raises ProgramError if it was
+        """Return the device's handle of this memory, after launching deferred work on it. Raises ProgramError if it was
         freed."""
         memory = self.memory
         if memory.job is not None:
@@ -170,12 +170,12 @@ Patience: TypeAlias = Callable[[Callable[[], bool]], None]
 
 
 class Aside(Protocol):
-    """Work that is asked for on a stream, and sends so many bytes to other GPUs."""
+    """Work on a stream that sends `sent` bytes to other GPUs."""
 
     sent: int
 
     def __call__(self, stream: Any, places: Sequence[tuple[int, int]]) -> None:
-        """Ask for it: `places` are the address and the bytes of each buffer. Returns before it is done."""
+        """Start the work, without waiting for it; `places` are the address and the bytes of each buffer."""
         ...
 
 

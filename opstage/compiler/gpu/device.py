@@ -150,13 +150,13 @@ class Device(ABC):
     """One GPU and one stream: its calls take effect in their order.
 
     number          which of the process's GPUs it is
-    lock            is held by who asks it for something; see `alone.py`
-    peak            the bytes that were held at most
-    context         of the last op that was served, to which errors that are found later belong
-    grid            with how many threads kernels are started
-    computes        whether what it gives back was computed; a device that only counts memory gives zeros
-    notes           whether it only notes what it is asked for, to be done later
-    patience        by whom a wait for work is watched that may never come to an end; None: nobody, it is waited for
+    lock            the lock that every call acquires; see `alone`
+    peak            the maximum of bytes in use
+    context         the op of the last call, to which later errors belong
+    grid            the numbers of blocks and threads of launches
+    computes        whether results are computed; a device that only counts memory returns zeros
+    notes           whether calls are only recorded, to run later
+    patience        watches waits for work that may never end; None to wait without a limit
     """
 
     computes = True
@@ -180,14 +180,14 @@ class Device(ABC):
 
     @property
     def identity(self) -> str:
-        """The GPU, in words that are the same in all processes of a machine that have it, and in no other ones."""
+        """Return a name of the GPU, equal exactly for processes of a machine that use it."""
         return str(self)
 
     def enter(self) -> None:  # noqa: B027  one that no driver knows has nothing to say to it
         """Have calls of the driver in this thread mean this device, those of other libraries too."""
 
     def holds(self, buffer: DeviceBuffer) -> bool:
-        """Whether what is asked of this device may read a buffer."""
+        """Return whether work of this device may read a buffer."""
         return buffer.memory.device is self
 
     def serve(self, context: OpContext, work: Callable[..., T], /, *args: Any, **more: Any) -> T:
@@ -230,7 +230,7 @@ class Device(ABC):
 
     @property
     def used(self) -> int:
-        """The bytes in use now."""
+        """Return the bytes in use now."""
         with self.lock:
             self._take_back()
             return self._used
@@ -312,7 +312,7 @@ class Device(ABC):
 
     @property
     def block(self) -> int:
-        """The number of threads of a block that processes a single item."""
+        """Return the number of threads of a block that processes a single item."""
         return self.grid.block
 
     def each_row(self, kernel: Callable[..., None], rows: int, extent: int, *arguments: Any) -> None:
@@ -386,25 +386,25 @@ class Device(ABC):
         """Return calls of this device's methods to be repeated, captured as a graph as `graphs` says, if supported."""
         return Script(self, calls)
 
-    # Work on a stream of its own -----------------------------------------------------------------------------------
+    # Work on a second stream ---------------------------------------------------------------------------------------
 
     def aside(self, number: int, work: Aside, *buffers: DeviceBuffer) -> None:
-        """Begin `work` on a stream beside this device's, once all is done that was asked for before.
+        """Start `work` on a second stream, after all earlier work of this device.
 
-        What is begun so is done in its order. Until `join` with the same number and buffers nobody may write over
-        what it reads, or read what it writes. Raises ProgramError on a device that has no such stream.
+        Work on the second stream runs in order. Until `join` with the same number and buffers, nothing may overwrite
+        what the work reads, or read what it writes. Raises ProgramError on a device without a second stream.
         """
         raise ProgramError(f"exchanges between processes are not supported on {self}; run each process on a GPU")
 
     def join(self, number: int, *buffers: DeviceBuffer) -> None:
-        """Have all that is asked for from now on wait for what was begun as `number`."""
+        """Make all later work wait for the work that was started as `number`."""
         raise ProgramError(f"exchanges between processes are not supported on {self}; run each process on a GPU")
 
     # Indices out of range ------------------------------------------------------------------------------------------
 
     @property
     def flag(self) -> DeviceBuffer:
-        """A number on the device: 0, or that of the first op of this watch with an index out of range."""
+        """Return a number on the device: 0, or that of the first op of this watch with an index out of range."""
         watch = self.context.watch
         if watch.flag is None:
             watch.flag = self.upload(np.zeros(1, np.int32))
@@ -419,7 +419,7 @@ class Device(ABC):
 
     @property
     def watches(self) -> bool:
-        """Whether an op that may have an index out of range has been launched."""
+        """Return whether an op that may have an index out of range has been launched."""
         return bool(self.context.watch.watched)
 
     @alone
@@ -447,5 +447,5 @@ def pointer_type(dtype: DType) -> DType:
 
 
 def nbytes_on_device(buffer: DeviceBuffer) -> int:
-    """How many bytes the elements of a buffer take."""
+    """Return how many bytes the elements of a buffer take."""
     return buffer.size * pointer_type(buffer.dtype).itemsize

@@ -354,7 +354,7 @@ class Gpu(Device):
                 stacklevel=2,
             )
 
-    # Work on a stream of its own -----------------------------------------------------------------------------------
+    # Work on a second stream ---------------------------------------------------------------------------------------
 
     @override
     @alone
@@ -383,7 +383,7 @@ class Gpu(Device):
             raise
 
     def _watched(self) -> None:
-        """Wait for the work of other GPUs that this one's waits for, as long as there is hope for it."""
+        """Wait for the work of other GPUs on which this GPU waits, until `patience` gives up."""
         if self.patience is not None:
             self.event().sync()
 

@@ -222,7 +222,7 @@ def argmax_lanes(value: Any, at: Any, parts: Any, places: Any, thread: Any, lane
 
 @device_function
 def is_first_maximum(x: Any, i: Any, y: Any, j: Any) -> Any:
-    """Whether x at i is the maximum, rather than y at j."""
+    """Return whether x at i is the maximum, rather than y at j."""
     if x != x or y != y:
         return x != x and (y == y or i < j)
     return x > y or (x == y and i < j)

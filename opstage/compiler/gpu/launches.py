@@ -115,7 +115,7 @@ class DeferredLaunch:
 
     @property
     def kind(self) -> Hashable:
-        """A key, equal for launches that can be combined; numbers by their bits, since 0 is not -0."""
+        """Return a key, equal for launches that can be combined; numbers by their bits, since 0 is not -0."""
         shared = [a.memory if type(a) is DeviceBuffer else (type(a), a.tobytes()) for a in self.shared]
         return (self.kernel, self.results[0].dtype, self.context.watch, *shared)
 

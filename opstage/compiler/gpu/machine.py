@@ -44,7 +44,7 @@ _initialised_by = 0  # the process that `look` initialised the driver in
 
 
 def inherited() -> bool:
-    """Whether this process was forked from one in which `look` initialised the driver, and so cannot use it."""
+    """Return whether this process was forked from one in which `look` initialised the driver, and so cannot use it."""
     return _initialised_by not in (0, os.getpid())
 
 

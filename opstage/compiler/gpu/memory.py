@@ -184,7 +184,7 @@ class _TallyHandle:
 
 @final
 class Tally(Device):
-    """All elements are 0. In addition to `used` and `peak` it has
+    """A device that only counts memory; all elements are 0.
 
     kind      returns the purpose of memory that is allocated now
     at_peak   the bytes of each kind at the peak of the total

@@ -38,7 +38,7 @@ def find_device(number: int = 0) -> Device:
 
 
 def gpus_seen() -> int:
-    """How many GPUs this process sees, simulated ones where CUDA is simulated."""
+    """Return how many GPUs this process sees, simulated ones where CUDA is simulated."""
     from .language import SIMULATED
 
     return visible(os.environ.get(_VISIBLE), SIMULATED_GPUS) if SIMULATED else len(look().gpus)

@@ -145,7 +145,7 @@ def _become(thread: _Thread) -> None:
 
 
 def last_warp_first(block: Sequence[int]) -> bool:
-    """Whether the warps of a block run in reverse order."""
+    """Return whether the warps of a block run in reverse order."""
     return sum(block) % 2 == 1
 
 
@@ -157,7 +157,7 @@ def _wait(barrier: str) -> None:
 
 
 def wait_for_block() -> None:
-    """Implements syncthreads."""
+    """Implement syncthreads."""
     _wait(_BLOCK)
 
 
@@ -173,7 +173,7 @@ def _shuffled(value: Any, source: Callable[[int], int]) -> Any:
 
 
 def exchange(value: Any, distance: int) -> Any:
-    """Implements shfl_xor_sync, with all threads of a warp."""
+    """Implement shfl_xor_sync, with all threads of a warp."""
     return _shuffled(value, lambda own: own ^ distance)
 
 

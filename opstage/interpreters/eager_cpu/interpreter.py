@@ -48,7 +48,7 @@ _WORTH = 1 << 12  # elements; recording and calling generated code costs more th
 def kernel_of(
     primitive: Primitive, types: tuple[TensorType, ...], static: Static, options: Options
 ) -> Callable[..., Any] | None:
-    """The kernel of an op for operands of these types; None if it is decomposed."""
+    """Return the kernel of an op for operands of these types; None if it is decomposed."""
     kernel = kernel_table(options.dtype, options.fast_kernels).get(primitive)
     if kernel is None and options.fast_kernels and options.dtype != "exact":
         return _loops_of(primitive, types, static)
@@ -61,7 +61,7 @@ def _loops_of(primitive: Primitive, types: tuple[TensorType, ...], static: Stati
 
 
 def pays_fused(primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
-    """Whether loops can be generated for a composite, and save more than their call costs."""
+    """Return whether loops can be generated for a composite, and save more than their call costs."""
     return max([type_.size for type_ in types]) >= _WORTH and _loops_of(primitive, types, NO_STATIC) is not None
 
 
@@ -71,7 +71,7 @@ def _distinguish_zeros(key: Any, static: Static) -> Any:
 
 
 def _in_loops(primitive: Primitive, static: Static) -> bool:
-    """Whether loops may be generated for an op: not for composites that only move elements (views), nor with bodies."""
+    """Return whether loops may be generated for an op: not for composites that only move elements, nor with bodies."""
     return (
         is_fixed(primitive)
         and primitive.kind is not Kind.LAYOUT
@@ -308,7 +308,7 @@ class NumpyOps(HostArrays):
     def _no_memory(
         self, error: MemoryError, primitive: Primitive, refs: tuple[Array, ...], static: Static
     ) -> OutOfMemoryError:
-        """Return the error of an op for whose results, or for what it computes on the way, there is no memory."""
+        """Return the error of an op whose results, or intermediate values, exceed the memory."""
         if isinstance(error, OutOfMemoryError):
             return error  # of a part of the op
         types = tuple(TensorType(r.shape, r.dtype) for r in refs)

@@ -60,7 +60,7 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
 
     It computes in the dtype that floats of the options' dtype have on the device, see `register_wire_format`.
 
-    Raises UsageError if there is no device.
+    Raises UsageError without a device.
     """
 
     __slots__ = ("device", "_host_dtype", "_watch")
@@ -156,7 +156,7 @@ def wrong_device(ref: DeviceBuffer, device: Device) -> ProgramError:
 
 @final
 class CudaOps(OnDevice):
-    """Computes on device buffers as refs. There is no fallback to the CPU: an op without a kernel is an error."""
+    """Computes on device buffers as refs. An op without a kernel is an error, and never runs on the CPU."""
 
     __slots__ = ("kernels", "_options", "_generates", "_precision", "_known")
 
@@ -167,7 +167,7 @@ class CudaOps(OnDevice):
         kernels: Mapping[Primitive, Callable[..., Any]] = KERNELS,
         generates: bool = True,
     ):
-        """A composite without an entry in `kernels` gets generated kernels, if `generates` is set, or is decomposed."""
+        """Generate kernels for composites without an entry in `kernels` if `generates` is set, else decompose them."""
         super().__init__(options, device)
         self._options = options
         self._generates = generates
@@ -176,7 +176,7 @@ class CudaOps(OnDevice):
         self._known: dict[Any, tuple[TensorType, ...]] = {}
 
     def at(self, device: Device) -> CudaOps:
-        """The same on another device, such as one that only notes what it is asked for."""
+        """Return this interpreter on another device, such as one that only records calls."""
         return CudaOps(self._options, device, self.kernels, self._generates)
 
     @override

@@ -1,7 +1,7 @@
 """Generated kernels of single ops on a GPU: composites, from a decomposition, and pointwise ops, from their formulas.
 
-`fused` does for one composite what the compiled interpreter does for a program, so it is computed without writing its
-intermediate values to memory, and without a kernel of its own. Sources have no sizes, so all shapes share kernels.
+`fused` does for one composite what the compiled interpreter does for a program. The composite then needs no kernel in
+the table, and its intermediate values are not written to memory. Sources have no sizes, so all shapes share kernels.
 
 An element of a pointwise op depends on the operands' elements at the same index and on scalars: operands with one
 element, such as a learning rate. Values that only depend on scalars are computed before the loop."""

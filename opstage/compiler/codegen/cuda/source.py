@@ -243,13 +243,13 @@ class Generated(NamedTuple):
 
     @property
     def roots(self) -> list[int]:
-        """The roots whose memory it reads and writes, and its sums over rows."""
+        """Return the roots whose memory it reads and writes, and its sums over rows."""
         found = (a.root if isinstance(a, Pointer) else a.slot if isinstance(a, Partial) else -1 for a in self.arguments)
         return [root for root in found if root >= 0]
 
     @property
     def checks(self) -> bool:
-        """Whether it checks indices."""
+        """Return whether it checks indices."""
         return Watching.FLAG in self.arguments
 
 

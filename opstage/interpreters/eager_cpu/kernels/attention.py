@@ -50,12 +50,12 @@ class ScoreTile(NamedTuple):
 
     @property
     def keys(self) -> tuple[slice, ...]:
-        """The slices of the keys and values of these weights."""
+        """Return the slices of the keys and values of these weights."""
         return *self.at[:-1], slice(0, self.shape[-1])
 
     @property
     def first(self) -> int:
-        """The index of the first query in its matrix."""
+        """Return the index of the first query in its matrix."""
         start: int = self.at[-1].start
         return start
 
@@ -104,7 +104,7 @@ def most_weights(shape: Sizes, causal: bool, itemsize: int) -> int:
 
 
 def keys_in_one_block(shape: Sizes, causal: bool, itemsize: int) -> bool:
-    """Whether each block has all queries and keys of its matrices."""
+    """Return whether each block has all queries and keys of its matrices."""
     return all(block.shape[-2:] == shape[-2:] for block in different_blocks(shape, causal, itemsize))
 
 

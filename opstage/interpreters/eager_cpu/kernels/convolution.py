@@ -1,7 +1,7 @@
 """Kernels: convolutions as matrix products.
 
-The windows of a few images at a time, or of a few rows of one, are copied into the columns of a matrix (im2col), as
-many as stay in the cache, and multiplied by the kernel, whose rows are its output channels. The kernel's gradient is
+The windows of a few images, or of a few rows of one, are copied into the columns of a matrix (im2col): as many as stay
+in the cache. They are multiplied by the kernel, whose rows are its output channels. The kernel's gradient is
 the product with the transposed columns; the adjoint computes columns by a product and adds them to their sources
 (col2im). The fast kernels do the same in machine code, above a size at which that pays off. Chellapilla et al., High
 performance convolutional neural networks for document processing, 2006.
@@ -265,7 +265,7 @@ _WORTH_A_CALL = 1 << 14  # multiplications above which the pool is faster than N
 
 
 def _is_product(g: ConvGeometry) -> bool:
-    """Whether the only window of an image is the image: its numbers are a row of a matrix product."""
+    """Return whether the only window of an image is the image: its numbers are a row of a matrix product."""
     return g.cells == g.kernel and max(g.counts) == 1 and g.groups == 1 and not any(g.padding)
 
 

@@ -145,7 +145,7 @@ def slogdet(x: Array) -> tuple[Array, Array]:
 def cofactor(x: Array) -> Array:
     """Compute cofactors by elimination with full pivoting: R·x·Q = U with det(R·Q) = ±1, so adj(x) = ±Q·adj(U)·R.
 
-    U = [[U₁, u], [0, d]] has the adjugate p·[[d·U₁⁻¹, -U₁⁻¹·u], [0, 1]], p = det(U₁): there is no division by d, which
+    U = [[U₁, u], [0, d]] has the adjugate p·[[d·U₁⁻¹, -U₁⁻¹·u], [0, 1]], p = det(U₁): nothing is divided by d, which
     is 0 for a singular x.
     """
     n = x.shape[-1]

@@ -103,7 +103,7 @@ def _first_ranks(counts: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes) ->
 
 
 def _flat(op: Primitive, index: Array, spatial: Sizes) -> Array:
-    """Positions in all planes laid end to end, from positions in each. Raises RangeError for one outside its plane."""
+    """Return positions in the concatenation of all planes. Raises RangeError for a position outside its plane."""
     require_cells(op.name, spatial, index)
     planes = index.shape[: -len(spatial)]
     first = np.arange(math.prod(planes)) * math.prod(spatial)

@@ -140,7 +140,7 @@ def exact_reduce_sum(x: Array, axes: Axes, keepdims: bool) -> Array:
 
 
 def only_numbers(*operands: npt.NDArray[Any]) -> bool:
-    """Whether the operands have neither nan nor infinity.
+    """Return whether the operands have neither nan nor infinity.
 
     Also returns False for numbers so large that their sum overflows; the caller then takes the slower path needlessly.
     """

@@ -67,7 +67,7 @@ def linear_recurrence(a: Array, b: Array, axis: int, reverse: bool) -> Array:
 
 
 def fast_linear_recurrence(a: Array, b: Array, axis: int, reverse: bool) -> Array:
-    """The same in machine code, which costs nothing per step along the axis."""
+    """Compute `linear_recurrence` in machine code, without a Python call per step along the axis."""
     if b.dtype.kind != "f" or not b.size:
         return linear_recurrence(a, b, axis, reverse)
     out, (shape, together) = np.empty(b.shape, b.dtype), _rows(b.shape, axis)

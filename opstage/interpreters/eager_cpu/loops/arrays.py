@@ -1,4 +1,4 @@
-"""Compiled loops over arrays: elementwise functions, draws, rows, recurrences and attention.
+"""Compiled loops over arrays: elementwise functions, random numbers, rows, recurrences and attention.
 
 A loop is compiled on the first call per dtype, and cached on disk as a kernel."""
 

@@ -196,7 +196,7 @@ def _reading(dtype: str, by_cells: bool) -> tuple[Any, Any, Any]:
 
 
 def _convolve(dtype: str, vectors: int, by_cells: bool) -> Any:
-    """A task has a block of lines of some images, and as many channels of the target as a tile, or all of them."""
+    """Convolve. A task has a block of lines of some images, and as many channels of the target as a tile, or all."""
     v, r, t, turn, words = _modules(dtype, vectors)
     rows, many, word_count = ROWS[vectors], vectors, WORDS
     at_places, start, load_tile, store_tile, step = t.places, t.start, t.load, t.store, t.step
@@ -295,8 +295,11 @@ def _convolve(dtype: str, vectors: int, by_cells: bool) -> Any:
 
 
 def _grad(dtype: str, vectors: int, by_cells: bool) -> Any:
-    """A task is a part of the blocks of windows. Its sums are [group, tile's channels, channel of x, cell], or if cells
-    list their windows [group, tile's channels, cell, channel of x]."""
+    """Sum the gradient of the kernel. A task is a part of the blocks of windows.
+
+    Its sums are [group, tile's channels, channel of x, cell], or if cells list their windows
+    [group, tile's channels, cell, channel of x].
+    """
     v, r, t, turn, words = _modules(dtype, vectors)
     rows, many, word_count = ROWS[vectors], vectors, WORDS
     at_places, load_tile, store_tile, step, clear_row = t.places, t.load, t.store, t.step, v.clear_row

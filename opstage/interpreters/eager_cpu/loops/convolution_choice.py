@@ -84,12 +84,12 @@ def choose_algorithm(which: Pass, g: ConvGeometry) -> Algorithm:
 
 
 def _is_flat(g: ConvGeometry) -> bool:
-    """Whether it has two axes at most: kernels with copies support no more."""
+    """Return whether it has two axes at most: kernels with copies support no more."""
     return len(g.cells) < 3 or (g.cells[0] == g.kernel[0] == g.counts[0] == 1 and g.padding[0] == 0)
 
 
 def _is_direct(which: Pass, g: ConvGeometry) -> bool:
-    """Whether most lanes of vectors of windows have one, and lines are copied few times; or channels are few."""
+    """Return whether most lanes of vectors of windows have one, and lines are copied few times; or channels are few."""
     back, grad = which is Pass.ADJOINT, which is Pass.KERNEL_GRAD
     _, targets = g.channels(back)
     if targets == 1 or (grad and targets < _FEW_CHANNELS):

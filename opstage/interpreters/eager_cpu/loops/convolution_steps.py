@@ -30,7 +30,7 @@ _RANK = 3
 
 
 def supported(geometry: ConvGeometry) -> bool:
-    """Whether there are kernels for it."""
+    """Return whether there are kernels for it."""
     return 1 <= len(geometry.cells) <= _RANK and geometry.dtype in ("float32", "float64") and find_blas() is not None
 
 
@@ -135,7 +135,7 @@ def _blocks(geometry: ConvGeometry, few: int) -> tuple[int, int, bool]:
 
 
 def _is_pointwise(geometry: ConvGeometry) -> bool:
-    """Whether windows are the cells."""
+    """Return whether windows are the cells."""
     return max(geometry.kernel) == 1 and max(geometry.stride) == 1 and not any(geometry.padding)
 
 

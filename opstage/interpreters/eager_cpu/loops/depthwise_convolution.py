@@ -1,7 +1,7 @@
-"""Depthwise convolution in vectors of channels: the planes of adjacent channels stand beside each other in a copy.
+"""Depthwise convolution in vectors of channels: a copy interleaves the planes of adjacent channels.
 
-The lanes of a vector are channels, each with weights of its own, so none is idle at the end of a line, whatever the
-stride and however small the map. Lines are transposed on the way in, with padding around them, and results on the way
+The lanes of a vector are channels with different weights, so none is idle at the end of a line, whatever the stride
+and however small the map. Lines are transposed on the way in, with padding around them, and results on the way
 out. The sums of some windows, or of some cells of the kernel for its gradient, stay in registers. The adjoint is one
 such convolution for each remainder of its result's cells modulo the stride, as in `direct_convolution`.
 """
@@ -94,7 +94,7 @@ def _shared(dtype: str) -> Any:
 
 
 def _convolve(dtype: str) -> Any:
-    """A task is a block of lines of the target in a vector of channels of an image."""
+    """Convolve. A task is a block of lines of the target in a vector of channels of an image."""
     rows, word_count = TILE, WORDS
     r, v, t, turns, words = _modules(dtype, rows)
     at_places, start, store_tile, step, turn, load, store = (
@@ -206,7 +206,7 @@ def _convolve(dtype: str) -> Any:
 
 
 def _grad(dtype: str) -> Any:
-    """A task is a part of the blocks of windows; its sums are [vector of channels, cell, channel]."""
+    """Sum the gradient. A task is a part of the blocks of windows; its sums are [vector of channels, cell, channel]."""
     rows, word_count = GRAD_TILE, WORDS
     _, v, t, _, words = _modules(dtype, rows)
     at_places, load_tile, store_tile, step, clear_row = t.places, t.load, t.store, t.pair, v.clear_row

@@ -44,7 +44,7 @@ the kernel has a plane of its own in the copy, as where dilation is large
 
 
 def has_registers() -> bool:
-    """Whether the processor has the registers for a tile: with AVX-512, 32 of 64 bytes."""
+    """Return whether the processor has the registers for a tile: with AVX-512, 32 of 64 bytes."""
     return has_avx512()
 
 

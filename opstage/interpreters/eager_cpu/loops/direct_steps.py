@@ -136,7 +136,7 @@ def window_share(g: ConvGeometry, back: bool) -> float:
 
 
 def reaches_all_cells(g: ConvGeometry) -> bool:
-    """Whether no cell of the kernel is padding for all windows."""
+    """Return whether no cell of the kernel is padding for all windows."""
     return _reached(g)[0].kernel == g.kernel
 
 

@@ -45,12 +45,12 @@ class ConvGeometry(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """The numbers of a vector of 64 bytes."""
+        """Return the numbers of a vector of 64 bytes."""
         return VECTOR_BYTES // self.itemsize
 
     @property
     def depth(self) -> int:
-        """The number of products in an element of the result."""
+        """Return the number of products in an element of the result."""
         return self.channels_in // self.groups * math.prod(self.kernel)
 
     @property
@@ -63,7 +63,7 @@ class ConvGeometry(NamedTuple):
         return channels[::-1] if back else channels
 
     def grad_parts(self, blocks: int) -> int:
-        """The number of parts in which the kernel's gradient adds up blocks of windows."""
+        """Return the number of parts in which the kernel's gradient adds up blocks of windows."""
         windows = self.images * math.prod(self.counts)
         return max(1, min(blocks, _MOST_PARTS, max(2, windows // _PART_WINDOWS)))
 
@@ -115,7 +115,7 @@ def in_volume(sizes: Sizes, missing: int) -> Sizes:
 
 
 def kernel_words(values: Sequence[int], count: int) -> Words:
-    """Return the arguments of a kernel that takes so many words; they are only read."""
+    """Return the read-only arguments of a kernel that has `count` words."""
     words = np.array(values, np.int64).view(np.uint64)
     assert len(words) == count
     words.flags.writeable = False

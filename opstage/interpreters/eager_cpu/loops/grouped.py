@@ -29,13 +29,6 @@ ROWS = 256
 
 _LEAST = 1 << 20  # multiplications; below, the overhead exceeds the gain of a second thread
 
-_WORDS = 10
-"""The arguments of both kernels: addresses, then sizes.
-
-0 cblas_?gemm, 1 x (n, k), 2 w (groups, k, m) or g (n, m), 3 ends, 4 result, 5 n, 6 k, 7 m, 8 groups, 9 whether each
-matrix of w is stored transposed
-"""
-
 
 def grouped_step(
     primitive: Primitive, dtype: str, sizes: tuple[int, int, int, int], addresses: tuple[int, ...], turned: bool = False
@@ -46,7 +39,6 @@ def grouped_step(
     blas = find_blas()
     assert blas is not None
     words = np.array([blas.sgemm if dtype == "float32" else blas.dgemm, *addresses, *sizes, turned], np.uint64)
-    assert len(words) == _WORDS
     tasks = -(-n // ROWS) if primitive is GROUPED_MATMUL else groups * -(-k // (ROWS // 2))
     return KernelCall(_kernel(primitive, dtype), tasks, words, parallel=n * k * m >= _LEAST)
 
@@ -56,20 +48,19 @@ def _kernel(primitive: Primitive, dtype: str) -> Kernel:
     factory = _FACTORIES[primitive]
     blas = find_blas()
     assert blas is not None
-    content = f"{inspect.getsource(factory)}{dtype} {blas.wide} {ROWS} {_WORDS}"
+    content = f"{inspect.getsource(factory)}{dtype} {blas.wide} {ROWS}"
     return compile_kernel(f"{primitive.name}_{dtype}", content, lambda: factory(dtype, blas.wide))
 
 
 def _grouped_matmul(dtype: str, wide: bool) -> Any:
     v, words, gemm = product_functions(dtype, wide)
     size, clear_row = v.size, v.clear_row
-    rows, word_count, zero, one = ROWS, _WORDS, np.dtype(dtype).type(0), np.dtype(dtype).type(1)
+    rows, zero, one = ROWS, np.dtype(dtype).type(0), np.dtype(dtype).type(1)
 
     def kernel(lo, hi, worker, arguments):
-        w = words(arguments, word_count)
-        n, k, m, groups = w[5], w[6], w[7], w[8]
-        ends = words(w[3], groups)
-        stride = k if w[9] else m
+        f, x, w, ends_at, out, n, k, m, groups, transposed = words(arguments, 10)
+        ends = words(ends_at, groups)
+        stride = k if transposed else m
         first, last = lo * rows, min(hi * rows, n)
         reached = 0
         for group in range(groups):
@@ -79,15 +70,15 @@ def _grouped_matmul(dtype: str, wide: bool) -> Any:
                 stop = min(end, last)
                 while i < stop:
                     j = min((i // rows + 1) * rows, stop)
-                    a = w[1] + i * k * size
-                    b = w[2] + group * k * m * size
-                    c = w[4] + i * m * size
-                    gemm(w[0], 0, w[9], j - i, m, k, one, a, k, b, stride, zero, c, m)
+                    a = x + i * k * size
+                    b = w + group * k * m * size
+                    c = out + i * m * size
+                    gemm(f, 0, transposed, j - i, m, k, one, a, k, b, stride, zero, c, m)
                     i = j
                 reached = end
         i = max(reached, first)
         if i < last:
-            clear_row(w[4] + i * m * size, (last - i) * m)
+            clear_row(out + i * m * size, (last - i) * m)
 
     return kernel
 
@@ -95,12 +86,11 @@ def _grouped_matmul(dtype: str, wide: bool) -> Any:
 def _grouped_outer(dtype: str, wide: bool) -> Any:
     v, words, gemm = product_functions(dtype, wide)
     size, clear_row = v.size, v.clear_row
-    rows, word_count, zero, one = ROWS // 2, _WORDS, np.dtype(dtype).type(0), np.dtype(dtype).type(1)
+    rows, zero, one = ROWS // 2, np.dtype(dtype).type(0), np.dtype(dtype).type(1)
 
     def kernel(lo, hi, worker, arguments):
-        w = words(arguments, word_count)
-        n, k, m, groups = w[5], w[6], w[7], w[8]
-        ends = words(w[3], groups)
+        f, x, g, ends_at, out, n, k, m, groups, _ = words(arguments, 10)
+        ends = words(ends_at, groups)
         for task in range(lo, hi):
             group, i = task % groups, task // groups * rows
             count = min(rows, k - i)
@@ -108,11 +98,11 @@ def _grouped_outer(dtype: str, wide: bool) -> Any:
             for before in range(group):
                 first = max(first, min(ends[before], n))
             length = min(ends[group], n) - first
-            c = w[4] + (group * k + i) * m * size
+            c = out + (group * k + i) * m * size
             if length > 0:
-                a = w[1] + (first * k + i) * size
-                b = w[2] + first * m * size
-                gemm(w[0], 1, 0, count, m, length, one, a, k, b, m, zero, c, m)
+                a = x + (first * k + i) * size
+                b = g + first * m * size
+                gemm(f, 1, 0, count, m, length, one, a, k, b, m, zero, c, m)
             else:
                 clear_row(c, count * m)
 

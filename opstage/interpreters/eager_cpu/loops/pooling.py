@@ -29,7 +29,7 @@ _RANK = 3
 
 
 def supported(dtype: str, rank: int) -> bool:
-    """Whether there are kernels for it."""
+    """Return whether there are kernels for it."""
     return rank <= _RANK and dtype in ("float32", "float64")
 
 
@@ -87,8 +87,8 @@ def cells_loader(r: Any) -> Any:
 
 
 def _max_pool(dtype: str) -> Any:
-    """A later cell replaces the maximum only if it is greater, but nan exceeds every number, the last one of
-    several."""
+    """Compute maxima and positions. A later cell replaces the maximum only if it is greater, but nan exceeds every
+    number, the last one of several."""
     r, v, words = vector_functions(dtype)
     word_count = WORDS
     lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)

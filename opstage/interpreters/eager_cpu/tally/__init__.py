@@ -136,7 +136,7 @@ def _make_twin(value: Any) -> Any:
 
 
 def _elementwise(*operands: Any) -> Any:
-    """Stands for a ufunc of one or two arrays of one dtype, or of two behind a mask."""
+    """Stand for a ufunc of one or two arrays of one dtype, or of two behind a mask."""
     ufunc: Any = (np.negative, np.maximum, np.where)[len(operands) - 1]
     return ufunc(*operands)
 
@@ -223,7 +223,7 @@ class KernelMemory(NamedTuple):
 
     @property
     def workspace(self) -> int:
-        """Bytes in addition to the operands and the results."""
+        """Return the bytes in addition to the operands and the results."""
         return sum(self.temporary) + self.kept
 
 

@@ -62,7 +62,7 @@ def _take_along_axis(x: Phantom, indices: Phantom, axis: int) -> Phantom:
 
 
 def _argmax(x: Phantom, axis: int, keepdims: bool = False) -> Phantom:
-    """The axis is moved to the end, with a copy unless it is already there."""
+    """Return indices, after moving the axis to the end, with a copy unless it is already there."""
     last = axis % x.ndim == x.ndim - 1 and x.flags.c_contiguous
     rows = x if last else Phantom.new(x.shape, x.dtype)
     return Phantom.new(reduced(rows.shape, axis, keepdims), np.intp)

@@ -60,7 +60,7 @@ def _width(k: DeviceBuffer, v: DeviceBuffer) -> int:
 
 
 def _many(q: DeviceBuffer, k: DeviceBuffer) -> bool:
-    """Whether products are faster than tiles, and the weights of a head have room."""
+    """Return whether products are faster than tiles, and the weights of a head have room."""
     heads, queries, keys = math.prod(q.shape[:-2]), q.shape[-2], k.shape[-2]
     return heads * queries * keys >= MANY and bytes_of_head(queries, keys) <= MOST_OF_HEAD
 

@@ -85,7 +85,7 @@ def flags_kernel(
 
 @device_function
 def flagged(flags: Any, matrix: Any, start: Any, rows: Any, count: Any) -> Any:
-    """Whether a chunk of a tile of the matrix is flagged: one with `rows` rows from `start` on, of `count` in total."""
+    """Return whether a chunk of a tile of the matrix is flagged: `rows` of `count` rows, from `start` on."""
     chunks = quotient(count + CHUNK - 1, CHUNK)
     found = 0
     for chunk in range(quotient(start, CHUNK), quotient(min(start + rows, count) - 1, CHUNK) + 1):

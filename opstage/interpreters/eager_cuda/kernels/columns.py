@@ -60,17 +60,17 @@ class ColumnsGeometry(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """Numbers of x in an element of the result."""
+        """Return the numbers of x in an element of the result."""
         return self.inputs * self.w.cells
 
     @property
     def windows(self) -> int:
-        """The windows of all images."""
+        """Return the windows of all images."""
         return self.images * self.w.places
 
 
 def by_product(geometry: ColumnsGeometry) -> bool:
-    """Whether a convolution, its adjoint or its kernel's gradient is computed by a product, not by the direct kernel.
+    """Return whether a convolution, its adjoint or its kernel's gradient is a product, not by the direct kernel.
 
     Estimated for an H100, not measured. All three need outputs·depth multiplications per window and group. A direct
     kernel reads two numbers per multiplication and computes their addresses in about ten instructions: about 10^12 per
@@ -269,7 +269,7 @@ def kernel_grad_by_product(
 
 
 def images_are_columns(g: ColumnsGeometry) -> bool:
-    """Whether conv and its adjoint need no columns: windows are single cells in order, and an image is a matrix wide
+    """Return whether conv and its adjoint need no columns: windows are single cells in order, and images are wide
     enough for a separate product."""
     return g.w.same and g.groups == 1 and (g.images == 1 or g.w.places >= WIDE)
 

@@ -131,7 +131,7 @@ def uniform_kernel(count: Any, out: Any, key: Any) -> None:
 
 
 def normal_kernel(count: Any, out: Any, key: Any) -> None:
-    """Compute √(-2 log(1 - u1))·cos(2π·u2), with draws 2i and 2i + 1 (Box & Muller 1958)."""
+    """Compute √(-2 log(1 - u1))·cos(2π·u2), from uniform numbers 2i and 2i + 1 (Box & Muller 1958)."""
     stream = np.uint64(key[0])
     for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         u1 = np.float32(_integer(stream, np.uint64(2 * i))) * _UNIT

@@ -40,7 +40,7 @@ def tangent(x: Any, y: Any, between: Any, zero: Any, one: Any, two: Any) -> Any:
 
 @device_function
 def negative(vectors: Any, first: Any, step: Any, count: Any, leading: Any, zero: Any) -> Any:
-    """Whether the first large entry of a vector is negative."""
+    """Return whether the first large entry of a vector is negative."""
     greatest, found, below = zero, False, False
     for i in range(count):
         greatest = max(greatest, abs(vectors[first + i * step]))

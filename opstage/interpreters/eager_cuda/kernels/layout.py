@@ -250,7 +250,7 @@ NOBODY = np.int32(0)
 
 
 def gather_kernel(count: Any, out: Any, x: Any, idx: Any, rows: Any, width: Any, flag: Any, asked: Any) -> None:
-    """Compute out[i, j] = x[idx[i], j], or 0 if there is no such row."""
+    """Compute out[i, j] = x[idx[i], j], or 0 for an index out of range."""
     for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
         i = quotient(cell, width)
         row = idx[i]
@@ -263,7 +263,7 @@ def gather_kernel(count: Any, out: Any, x: Any, idx: Any, rows: Any, width: Any,
 
 
 def chain_kernel(count: Any, after: Any, preceded: Any, idx: Any, first: Any, rows: Any, flag: Any, asked: Any) -> None:
-    """For each of `count` updates from `first` on, set after to the next one of the same row, or NO_MORE; that one is
+    """Set `after` of each of `count` updates, from `first` on, to the next one of its row, or NO_MORE; that one is
     preceded. An update without a row is marked as preceded, so that it is never added."""
     for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         row, found = idx[first + i], NO_MORE

@@ -133,7 +133,7 @@ def padded_product(
 
 
 def _is_worth_it(layout: MatrixLayout, uses: int) -> bool:
-    """Whether rows that start anywhere are to be moved apart, where each number is used so often."""
+    """Return whether rows that start anywhere are to be moved apart, where each number is used so often."""
     return layout.row % EVEN != 0 and uses >= OFTEN and layout.rows * layout.columns >= SMALL
 
 
@@ -337,7 +337,7 @@ def det_kernel(
 def cofactor_kernel(count: Any, out: Any, a: Any, rows: Any, swaps: Any, n: Any, nan: Any, zero: Any, one: Any) -> None:
     """Eliminate with full pivoting: R·a·Q = U with det(R·Q) = ±1, so adj(a) = ±Q·adj(U)·R.
 
-    U = [[U₁, u], [0, d]] has the adjugate p·[[d·U₁⁻¹, -U₁⁻¹·u], [0, 1]], p = det(U₁): there is no division by d, which
+    U = [[U₁, u], [0, d]] has the adjugate p·[[d·U₁⁻¹, -U₁⁻¹·u], [0, 1]], p = det(U₁): nothing is divided by d, which
     is 0 for a singular a. `a` is overwritten; R is computed in `rows`, and `swaps` has the exchanged columns.
     """
     for m in steps(cuda.grid(1), count, cuda.gridsize(1)):

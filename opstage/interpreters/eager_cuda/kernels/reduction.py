@@ -49,7 +49,7 @@ def along(x: DeviceBuffer, axis: int) -> Sizes:
 
 @cache
 def sum_kernel(dtype: DType) -> Kernel:
-    """Sums of floats are computed in float32, those of integers in int64."""
+    """Return the kernel of sums: of floats in float32, of integers in int64."""
     kind = dtype.type
 
     def reduce_sum(

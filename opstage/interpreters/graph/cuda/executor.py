@@ -102,7 +102,7 @@ class StepwiseExecutor:
         return replay(self._eager, self.graph, inputs, step)
 
     def prepared(self, inputs: Sequence[DeviceBuffer], varying: Sequence[int]) -> None:
-        """It has no such calls."""
+        """Do nothing: devices do not prepare calls."""
 
     def start(
         self, inputs: Sequence[DeviceBuffer], step: int = 0, free: Collection[int] = ()
@@ -167,7 +167,7 @@ class CudaExecutor:
         return outputs
 
     def prepared(self, inputs: Sequence[DeviceBuffer], varying: Sequence[int]) -> None:
-        """It has no such calls."""
+        """Do nothing: devices do not prepare calls."""
 
     def start(
         self, inputs: Sequence[DeviceBuffer], step: int = 0, free: Collection[int] = ()
