@@ -77,7 +77,7 @@ def test_a_dtype_without_a_form_on_the_device_is_refused() -> None:
 
 
 def test_every_shipped_model_declares_what_a_device_can_fill() -> None:
-    from opstage.interpreters.eager_cuda.kernels.layout import FILLS
+    from opstage.interpreters.eager_cuda.kernels.random import FILLS
     from opstage.models import MODELS, model
 
     for name in MODELS:

@@ -13,8 +13,7 @@ from opstage.compiler.codegen.formulas import FORMULAS
 from opstage.compiler.gpu.memory import Tally
 from opstage.interpreters import registry
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.interpreters.eager_cuda.kernels import KERNELS, attention, reduction
-from opstage.interpreters.eager_cuda.kernels import layout as indexing
+from opstage.interpreters.eager_cuda.kernels import KERNELS, attention, indexing, reduction
 from opstage.ops.catalogue import primitives
 from opstage.ops.errors import RangeError
 from opstage.options import Options

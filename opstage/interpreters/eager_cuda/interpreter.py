@@ -27,7 +27,7 @@ from ...options import Options
 from ...transforms.interpreter import BaseInterpreter
 from .kernels import KERNELS
 from .kernels.elementwise import update_kernel
-from .kernels.layout import FILLS
+from .kernels.random import FILLS
 from .kernels.reduction import total
 
 _KNOWN_LIMIT = 1 << 13

@@ -1,34 +1,25 @@
-"""Kernels: shapes, axes and the order of elements, casts, constants, initial values of parameters, and reading or
-adding to rows at indices. An index out of range sets the device's flag, if required."""
+"""Kernels: shapes, axes and the order of elements, slices, casts and constants."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from ....compiler import scalar as formulas
 from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device
-from ....compiler.gpu.language import cos, cuda, device_function, log, quotient, remainder, sqrt, steps
-from ....init.schemes import Constant, Elementary, Normal, Uniform
-from ....ops.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
+from ....compiler.gpu.language import cuda, quotient, remainder, steps
 from ....ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
 from ....ops.logic import CAST, DETACH, FULL, IOTA
 from ....ops.primitive import Primitive
 from ....ops.slicing import CONCAT, PAD, SLICE
-from ....ops.types import BOOL, FLOAT32, INT32, TensorType
 from .elementwise import Entry, Types, pointwise, scalar
 
 # Casts and constants --------------------------------------------------------------------------------------------------
-
-YES, NO = np.uint8(1), np.uint8(0)
 
 
 def fill_kernel(count: Any, out: Any, value: Any) -> None:
@@ -58,63 +49,6 @@ def iota(device: Device, types: Types, shape: Any, axis: int, dtype: str) -> tup
     out = device.empty(types[0])
     device.each(iota_kernel, out.size, out, np.int32(shape[axis]), np.int32(math.prod(shape[axis + 1 :])))
     return (out,)
-
-
-# Initial values -------------------------------------------------------------------------------------------------------
-
-# An element is computed in float64 and rounded once, as on the host. A compiler may fuse a product and a sum into one
-# instruction with one rounding. So that a uniform value has the host's bits either way, its product is a sum of two
-# exact ones: an integer below 2^24 times the upper 29 and times the lower 24 bits of the width.
-
-Fill = Callable[[Device, Any, tuple[int, ...]], DeviceBuffer]
-
-_integer = device_function(formulas.uniform_integer(np.uint64, device_function(formulas.splitmix64(np.uint64))))
-_UNIT = 2.0**-24
-_TURN = 2.0 * math.pi
-_TWO, _ONE = np.uint64(2), np.uint64(1)
-
-
-def uniform_fill_kernel(count: Any, out: Any, key: Any, low: Any, upper: Any, lower: Any) -> None:
-    """Compute out[i] = low + (upper + lower) * u_i, with u_i an integer of 24 bits."""
-    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
-        u = np.float64(_integer(key, np.uint64(i)))
-        out[i] = np.float32((u * upper + u * lower) + low)
-
-
-def normal_fill_kernel(count: Any, out: Any, key: Any, mean: Any, std: Any) -> None:
-    """Compute out[i] = mean + std * z_i, by Box and Muller's transform of elements 2i and 2i + 1 of the uniform
-    stream."""
-    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
-        first = np.uint64(i) * _TWO
-        radius = sqrt(-2.0 * log(1.0 - np.float64(_integer(key, first)) * _UNIT))
-        angle = np.float64(_integer(key, first + _ONE)) * _UNIT * _TURN
-        out[i] = np.float32(mean + std * (radius * cos(angle)))
-
-
-def constant(device: Device, scheme: Constant, shape: tuple[int, ...]) -> DeviceBuffer:
-    out = device.empty(TensorType(shape, FLOAT32))
-    device.each(fill_kernel, out.size, out, scalar(scheme.value, FLOAT32))
-    return out
-
-
-def uniform(device: Device, scheme: Uniform, shape: tuple[int, ...]) -> DeviceBuffer:
-    width = np.float64(scheme.high - scheme.low)
-    upper = (width.view(np.uint64) >> np.uint64(24) << np.uint64(24)).view(np.float64)
-    out = device.empty(TensorType(shape, FLOAT32))
-    parts = upper * _UNIT, (width - upper) * _UNIT
-    device.each(uniform_fill_kernel, out.size, out, np.uint64(scheme.key), np.float64(scheme.low), *parts)
-    return out
-
-
-def normal(device: Device, scheme: Normal, shape: tuple[int, ...]) -> DeviceBuffer:
-    out = device.empty(TensorType(shape, FLOAT32))
-    numbers = np.float64(scheme.mean), np.float64(scheme.std)
-    device.each(normal_fill_kernel, out.size, out, np.uint64(scheme.key), *numbers)
-    return out
-
-
-FILLS: Mapping[type[Elementary], Fill] = MappingProxyType({Constant: constant, Uniform: uniform, Normal: normal})
-"""The functions that fill float32 memory for each scheme; one without an entry, such as `Flat`, runs on the host."""
 
 
 # Strided copies -------------------------------------------------------------------------------------------------------
@@ -239,94 +173,6 @@ def pad(
     return (out,)
 
 
-# Indexing -------------------------------------------------------------------------------------------------------------
-
-MOST_UPDATES = 8192
-"""The number of updates that are searched for those of one row; more are added in further passes."""
-
-NO_MORE = np.int32(-1)
-NOBODY = np.int32(0)
-"""Instead of a number for the flag: no error is required."""
-
-
-def gather_kernel(count: Any, out: Any, x: Any, idx: Any, rows: Any, width: Any, flag: Any, asked: Any) -> None:
-    """Compute out[i, j] = x[idx[i], j], or 0 for an index out of range."""
-    for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
-        i = quotient(cell, width)
-        row = idx[i]
-        if row >= 0 and row < rows:
-            out[cell] = x[row * width + cell - i * width]
-        else:
-            out[cell] = 0
-            if asked != NOBODY and flag[0] == NOBODY:
-                flag[0] = asked
-
-
-def chain_kernel(count: Any, after: Any, preceded: Any, idx: Any, first: Any, rows: Any, flag: Any, asked: Any) -> None:
-    """Set `after` of each of `count` updates, from `first` on, to the next one of its row, or NO_MORE; that one is
-    preceded. An update without a row is marked as preceded, so that it is never added."""
-    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
-        row, found = idx[first + i], NO_MORE
-        if row >= 0 and row < rows:
-            for k in range(i + 1, count):
-                if idx[first + k] == row:
-                    found = np.int32(k)
-                    break
-            if found != NO_MORE:
-                preceded[found] = YES
-        else:
-            preceded[i] = YES
-            if asked != NOBODY and flag[0] == NOBODY:
-                flag[0] = asked
-        after[i] = found
-
-
-def scatter_add_kernel(
-    count: Any, out: Any, v: Any, idx: Any, after: Any, preceded: Any, first: Any, width: Any
-) -> None:
-    """Compute out[idx[i], j] += v[i, j]: one thread adds all updates of a row and column, in order."""
-    for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
-        i = quotient(cell, width)
-        j = cell - i * width
-        if preceded[i] == NO:
-            place = idx[first + i] * width + j
-            total = out[place]
-            while i != NO_MORE:
-                total += v[(first + i) * width + j]
-                i = after[i]
-            out[place] = total
-
-
-def gather_rows(
-    device: Device, types: Types, x: DeviceBuffer, idx: DeviceBuffer, mode: str
-) -> tuple[DeviceBuffer, ...]:
-    out = device.empty(types[0])
-    rows, width = np.int32(x.shape[0]), np.int32(math.prod(x.shape[1:]))
-    device.each(gather_kernel, out.size, out, x, idx, rows, width, device.flag, _watched_number(device, mode, x, idx))
-    return (out,)
-
-
-def scatter_add_rows(
-    device: Device, types: Types, x: DeviceBuffer, v: DeviceBuffer, idx: DeviceBuffer, mode: str
-) -> tuple[DeviceBuffer, ...]:
-    out = device.empty(types[0])
-    copy(device, x.shape, out, x, strides=row_major(x.shape))
-    rows, width = np.int32(x.shape[0]), math.prod(x.shape[1:])
-    asked = _watched_number(device, mode, x, idx)
-    longest = min(idx.size, MOST_UPDATES)
-    after, preceded = device.empty(TensorType((longest,), INT32)), device.empty(TensorType((longest,), BOOL))
-    for start in range(0, idx.size, MOST_UPDATES):
-        count, first = min(MOST_UPDATES, idx.size - start), np.int32(start)
-        device.each(fill_kernel, count, preceded, NO)
-        device.each(chain_kernel, count, after, preceded, idx, first, rows, device.flag, asked)
-        device.each(scatter_add_kernel, count * width, out, v, idx, after, preceded, first, np.int32(width))
-    return (out,)
-
-
-def _watched_number(device: Device, mode: str, x: DeviceBuffer, idx: DeviceBuffer) -> Any:
-    return np.int32(device.watched(x.shape, idx)) if mode == "raise" else NOBODY
-
-
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 KERNELS: dict[Primitive, Entry] = {
@@ -340,6 +186,4 @@ KERNELS: dict[Primitive, Entry] = {
     CONCAT: concat,
     SLICE: take_slice,
     PAD: pad,
-    GATHER_ROWS: gather_rows,
-    SCATTER_ADD_ROWS: scatter_add_rows,
 }
