@@ -423,7 +423,7 @@ class MpiTransport:
 
     def _died(self, processes: Sequence[int]) -> RankError:
         who = " and ".join(map(self.describe, processes))
-        return RankError(f"{who} has died {self._place()}; --resume goes on from the last checkpoint")
+        return RankError(f"{who} has died {self._place()}; --resume continues from the last checkpoint")
 
     def _of_another_size(self, process: int, come: int, expected: int) -> RankError:
         return RankError(

@@ -165,7 +165,7 @@ class NcclTransport:
             if other != process:
                 raise UsageError(
                     f"processes {other} and {process} of {self.processes} have one GPU, {device_name(every[process])}: "
-                    "on device 'cuda' a process of a mesh has a GPU of its own. Start as many processes as there are "
+                    "on device 'cuda' each process of a mesh needs its own GPU. Start as many processes as there are "
                     "GPUs, each of which hosts more ranks, and name no number of a GPU, nor have CUDA_VISIBLE_DEVICES "
                     "show the same one to two of them"
                 )
@@ -229,7 +229,9 @@ class NcclTransport:
 
     def _failed(self, said: str) -> RankError:
         where = f"process {self.process} of {self.processes} on {self.hosts[self.process]}"
-        return RankError(f"NCCL failed on {where} in {self._called}: {said}; --resume goes on from the last checkpoint")
+        return RankError(
+            f"NCCL failed on {where} in {self._called}: {said}; --resume continues from the last checkpoint"
+        )
 
 
 @final

@@ -139,7 +139,7 @@ def own_number(options: Options, seen: Callable[[], int]) -> int:
     if here > count:
         raise UsageError(
             f"{here} of {transport.processes} processes are on {host}, where they see {count} GPUs, and on device "
-            f"'cuda' each process of a mesh has a GPU of its own; start at most {count} there, each of which hosts "
+            f"'cuda' each process of a mesh needs its own GPU; start at most {count} there, each of which hosts "
             "more ranks"
         )
     return list(transport.hosts[: transport.process]).count(host)

@@ -145,7 +145,7 @@ class _Agreeing:
                 if not states.get(axis, Over.ALIKE):
                     self._refuse(
                         equation,
-                        f"an operand that is alike on all ranks of mesh axis {axis!r} meets one that differs, and is "
+                        f"an operand that is replicated over mesh axis {axis!r} meets a varying one, and is "
                         "not varied: a sum over them would count it once for each rank",
                     )
 
@@ -179,21 +179,21 @@ class _Agreeing:
         back = self._is_back(equation)
         if primitive in (VARY, SHARD):
             if before is not Over.ALIKE and not (before is Over.COPY and primitive is SHARD):
-                self._refuse(equation, f"x differs between the ranks of mesh axis {axis!r} already")
+                self._refuse(equation, f"x varies over mesh axis {axis!r} already")
             return {**x, axis: Over.PART if back else Over.COPY if primitive is VARY else Over.DIFFERS}
         # the zero gradient of a parameter that what is differentiated does not depend on
         zeros = equation.inputs[0] in self._zero
         if before is Over.ALIKE and not zeros:
             self._refuse(
                 equation,
-                f"all ranks of mesh axis {axis!r} have the same x: it was gathered or summed before, or is none of "
+                f"all ranks of mesh axis {axis!r} have the same x: it was gathered or summed before, or is not "
                 "theirs to sum",
             )
         again = self._backward and before is Over.DIFFERS and self._is_again(equation)
         if self._begun and before is Over.DIFFERS and primitive is not ALL_GATHER and not again:
             self._refuse(
                 equation,
-                f"behind the loss only gradients are summed over mesh axis {axis!r}, and x is none: it is no longer "
+                f"after the loss only gradients are summed over mesh axis {axis!r}, and x is not a gradient: it is not "
                 "linear in them",
             )
         replicated = primitive in (ALL_REDUCE, ALL_MAX) or static.get("replicated")

@@ -314,7 +314,8 @@ def _on_device(device: Any, parts: Any, transport: int, to: Any, come: Any, call
     engine = held_by(transport)
     if not hasattr(engine, "begin_on_device"):
         raise UsageError(
-            f"no engine between processes reaches the memory of a GPU here, so {called} cannot be done on {device}"
+            f"{called} is not supported on {device}: the engine between processes does not reach the memory of a GPU "
+            "here. Install opstage[nccl], or compute on the CPU"
         )
     room = tuple([device.empty(TensorType((size,), np.dtype(dtype))) for _, size, dtype in come])
     number = next(_NUMBERS)

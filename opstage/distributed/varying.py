@@ -273,7 +273,7 @@ class Varying(Wrapper[VaryingRef, Any]):
         if primitive in (VARY, SHARD):
             if axis in x.axes:
                 raise MeshError(
-                    f"x varies over mesh axis {axis!r} already; {primitive} is for one that all ranks have alike",
+                    f"x varies over mesh axis {axis!r} already; {primitive} expects a replicated x",
                     op=primitive.name,
                     region=self.cursor.region.name,
                 )
@@ -317,7 +317,7 @@ class Varying(Wrapper[VaryingRef, Any]):
         shape = static["shape"]
         if not shape:
             raise MeshError(
-                "a scalar that is drawn for each rank has no rows to share out; draw a tensor of one row",
+                "a random scalar for each rank is not supported: its rows cannot be sharded. Draw a tensor of one row",
                 op=primitive.name,
                 region=self.cursor.region.name,
             )

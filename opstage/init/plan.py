@@ -150,7 +150,7 @@ class Plan(Renamed):
         counts = f"the plan has {planned} initialisers for {len(names)} parameters"
         if planned < len(names):
             raise UsageError(f"{counts}: parameter {trees.show_path(names[planned])} {shapes[planned]} has none")
-        raise UsageError(f"{counts}: there is no parameter for initialiser {len(names)}, {self._leaves[len(names)]}")
+        raise UsageError(f"{counts}: initialiser {len(names)}, {self._leaves[len(names)]}, lacks a parameter")
 
 
 def build(declarations: Any, *, dtype: str | DType = "float32", seed: int = 0) -> Any:

@@ -373,7 +373,7 @@ def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 def _key(scheme: Elementary, seed: int | None) -> int:
     if seed is None:
-        raise UsageError(f"{scheme} has no seed; give it one, or let a Plan derive it from the parameter's path")
+        raise UsageError(f"{scheme} needs a seed; give it one, or let a Plan derive it from the parameter's path")
     return stream_key(seed, 0, _SITE)
 
 

@@ -239,7 +239,7 @@ class Grouped(_OfGroups):
                 if _OPTIMIZER in values and len(values) > 1:
                     raise UsageError(
                         f"{_WHAT}s {' and '.join(map(repr, patterns))} both match {show_path(paths[0])}, and one has "
-                        "an optimizer of its own, which the numbers of the other are not for; make one of them narrower"
+                        "its own optimizer, for which the numbers of the other are not; make one of them narrower"
                     )
                 made = values[_OPTIMIZER] if _OPTIMIZER in values else _having(self.base, values)
                 numbers[patterns] = len(members)

@@ -78,7 +78,7 @@ def peaking(owner: str, rate: Rate, to: Any) -> Rate:
     name = next((name for name in _PEAKS if name in names), None)
     if name is None or "base_lr" in names:
         made = type(rate).__name__
-        raise UsageError(f"{owner}: lr = {to!r} says nothing of the schedule {made}; give a schedule, or lr_scale")
+        raise UsageError(f"{owner}: lr = {to!r} does not change the schedule {made}; give a schedule, or lr_scale")
     return replace(rate, **{name: to})  # type: ignore[type-var]  # it is a dataclass
 
 
@@ -198,9 +198,7 @@ class Optimizer(ABC):
         try:
             return replace(self, lr=scaled_rate(self.lr, factor))
         except TypeError as error:  # a custom class with another __init__
-            raise UsageError(
-                f"{self.name} cannot be made anew with another lr ({error}); define its `scaled`"
-            ) from None
+            raise UsageError(f"{self.name} cannot be created with another lr ({error}); define its `scaled`") from None
 
     def init(self, types: Sequence[tuple[Shape, DType]], names: Sequence[str] | None = None) -> list[tuple[Slot, ...]]:
         """Return the slots of each parameter, from its shape and dtype; `names` are used in errors only.

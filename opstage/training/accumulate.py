@@ -327,7 +327,7 @@ class Microbatches:
         divisor: Any = Fraction(1) if self.weigh is None else sum(each[()] for each in weights)
         if not divisor > 0:
             what = f"the metric {by!r}" if isinstance(self.weigh, str) else "what the loss of the rows is divided by"
-            raise UsageError(f"accumulate: {what} is {float(divisor)} in all, so the batch has no mean by it")
+            raise UsageError(f"accumulate: {what} is {float(divisor)} in all, so the batch does not have a mean by it")
         rows = [np.asarray(Fraction(part.rows)) for part in parts]
         once = [np.asarray(Fraction(1))] * len(parts), Fraction(1)
         weighed = {ROWS: (rows, Fraction(total)), SUM: once}
@@ -443,7 +443,7 @@ class GradientAccumulation:
                 terms = None  # state continues from part to part
             if check and found.parts:
                 raise UsageError(
-                    f"accumulate: {found.parts}, so the gradient would be another one; check=False goes on anyway"
+                    f"accumulate: {found.parts}, so the gradient would differ; check=False continues anyway"
                 )
             if check and found.loss and not proved:
                 self._refuse(found.loss)
@@ -451,7 +451,7 @@ class GradientAccumulation:
                 raise UsageError(
                     "accumulate: whether the loss of a batch follows from that of its parts is not known: "
                     f"{found.reason}; make it of means and sums over the rows, and of such sums divided by what the "
-                    "data alone decide; check=False goes on anyway"
+                    "data alone decide; check=False continues anyway"
                 )
             found = found._replace(terms=None) if terms is None else terms
             if check:

@@ -164,12 +164,12 @@ def require_restorable(callbacks: Sequence[Callback], saved: Mapping[str, Callba
     for name in names:
         if name not in saved:
             raise UsageError(
-                f"the checkpoint holds no state of the callback {name!r}{nearest(name, saved)}; a run goes on with the "
-                "callbacks with which it began"
+                f"the checkpoint lacks a state of the callback {name!r}{nearest(name, saved)}; a run continues with "
+                "the callbacks with which it started"
             )
     for name in saved:
         if name not in names:
             raise UsageError(
-                f"the checkpoint holds a state of the callback {name!r}{nearest(name, names)}, which this run has not; "
-                "a run goes on with the callbacks with which it began"
+                f"the checkpoint has a state of the callback {name!r}{nearest(name, names)}, which this run lacks; "
+                "a run continues with the callbacks with which it started"
             )

@@ -55,7 +55,8 @@ def mode_of(owner: str, metric: str, mode: str | None) -> str:
         return "min"
     close = nearest(metric, (*_RISING, *(name.lstrip("_") for name in _FALLING)))
     raise UsageError(
-        f"{owner}: it is not known whether a larger or a smaller {metric!r} is better; give mode='max' or 'min'{close}"
+        f"{owner}: the name does not tell whether a larger or a smaller {metric!r} is better; give mode='max' or "
+        f"'min'{close}"
     )
 
 
@@ -74,7 +75,7 @@ class _Watching(Callback):
     def require(self, metrics: Sequence[str]) -> None:
         if self.metric not in metrics:
             close, there = nearest(self.metric, metrics), ", ".join(metrics)
-            raise UsageError(f"{self.name}: there is no metric {self.metric!r}{close}; there are {there}")
+            raise UsageError(f"{self.name}: argument metric: expected one of {there}, got {self.metric!r}{close}")
 
     @override
     def begin(self, loop: Loop) -> None:
@@ -186,8 +187,8 @@ class BestCheckpoint(_Watching):
         super().require(metrics)
         if self.folder is None and self.of_run is None:
             raise UsageError(
-                "best_checkpoint: there is no folder to keep it in; give one, or run.out, as with --out RUN, in Python "
-                "out="
+                "best_checkpoint: argument folder: expected a folder. Give one, or run.out, as with --out RUN, in "
+                "Python out="
             )
 
     @override

@@ -129,4 +129,4 @@ def _endless(batches: Batches) -> Iterator[Any]:
                 empty = False
                 yield batch
         if empty:
-            raise UsageError("lr_range_test: there are no batches")
+            raise UsageError("lr_range_test: argument batches: expected at least one batch, got none")

@@ -100,7 +100,7 @@ class StepMemory:
         """
         if not self.has_formula:
             how = "compiled interpreter is planned" if self.options.device == "cpu" else "device 'cuda' is counted"
-            raise UsageError(f"the memory of the {how} at numbers, so there is no formula")
+            raise UsageError(f"the memory of the {how} at numbers, so a formula is not supported; use at(…)")
         sample = sample_sizes(self._specs, sizes)
         return self._history(sizes, sample).formula(sample)
 
@@ -112,7 +112,7 @@ class StepMemory:
         """
         limit = parse_bytes(memory)
         if name in sizes:
-            raise UsageError(f"{name} is what is looked for, so it takes no number")
+            raise UsageError(f"{name} is the size to find, so give numbers for the others only")
         self._require_all({name: 1, **sizes})
         predicted = cache(lambda size: self._needed({**sizes, name: size}))
         guess = self._guess(name, limit, sizes, predicted)

@@ -225,7 +225,7 @@ def _checked_samples(steps: int, samples: Iterable[Any], log_every: int) -> Sequ
         raise UsageError(f"samples are tuples of batch arguments, in a list, but got {a_type(samples)}")
     found: Any = samples if hasattr(samples, "__getitem__") and hasattr(samples, "__len__") else list(samples)
     if len(found) == 0:
-        raise UsageError("there are no samples: the list is empty")
+        raise UsageError("argument samples: expected at least one sample, got an empty list")
     listed: Sequence[Any] = found
     return listed
 

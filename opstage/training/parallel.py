@@ -213,7 +213,7 @@ def _require_joining(found: LossReduction, *, summed: bool) -> LossReduction:
         return found._replace(loss=ROWS)
     if not found.loss:
         raise UsageError(
-            f"the loss cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch follows from "
+            f"the loss cannot be sharded over mesh axis {DATA!r}: how that of a batch follows from "
             f"those of its parts is not known: {found.reason}; make it one number of all ranks with the collectives, "
             "such as opstage.derived.all_mean"
         )
@@ -225,8 +225,8 @@ def _require_known(mesh: Mesh, known: set[str]) -> None:
     for axis, size in mesh.axes:
         if axis not in known and not (isinstance(size, int) and size == 1):
             raise UsageError(
-                f"the program knows nothing of mesh axis {axis!r}, so its {size} ranks would all do the same work; "
-                f"leave it out of the mesh, share out rows over {DATA!r}, or use the layers of opstage.models.parallel"
+                f"the program does not use mesh axis {axis!r}, so its {size} ranks would all do the same work; "
+                f"leave it out of the mesh, shard examples over {DATA!r}, or use the layers of opstage.models.parallel"
             )
 
 
@@ -235,7 +235,7 @@ def _alike(x: VaryingRef, what: str) -> VaryingRef:
     if x.axes:
         axes = " and ".join(map(repr, sorted(x.axes)))
         raise MeshError(
-            f"{what} differs between the ranks of mesh axis {axes}: each has a number of its own; sum it with "
+            f"{what} differs between the ranks of mesh axis {axes}: each has its own number; sum it with "
             "ops.all_reduce, or take opstage.derived.all_mean",
             op="loss",
         )
@@ -332,7 +332,7 @@ def _metric(ops: Varying, name: str, value: Any, joins: LossReduction, weighed: 
         return _all_sum(ops, x)
     if not how:
         raise UsageError(
-            f"{called(name)} cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch "
+            f"{called(name)} cannot be sharded over mesh axis {DATA!r}: how that of a batch "
             f"follows from those of its parts is not known: {joins.unknown.get(name, joins.reason)}; make it one "
             "number of all ranks with the collectives, such as opstage.derived.all_mean or ops.all_max"
         )

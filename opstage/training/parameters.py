@@ -189,7 +189,7 @@ class Given:
             return None
         return Finding(
             "param",
-            f"{param} is made of the array of which {other} was made, or of a part of it; they are two parameters",
+            f"{param} is created from the array, or a part of the array, of {other}; they are two parameters",
             rule=RULE,
             severity="warning",
             fix="use one Param in both places for one parameter, or give a copy of the array for two",

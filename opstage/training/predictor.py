@@ -216,15 +216,15 @@ class Predictor:
         for name, spec, type_ in zip(self.names, self._leaves, self.types):
             if not type_.shape or str(type_.shape[0]) != rows:
                 raise UsageError(
-                    f"model {self.model.name} takes {name} of {spec}, which has no axis of rows as the first input "
-                    "has; so its predictions cannot be made in parts: give rows= at least as many as there are"
+                    f"model {self.model.name} takes {name} of {spec}, which lacks the axis of rows of the first "
+                    "input. Predictions in parts are not supported: give rows= at least as many as there are"
                 )
         for name, kind in zip(self.graph.output_names, self.graph.output_types):
             if not kind.shape or str(kind.shape[0]) != rows:
                 raise UsageError(
-                    f"model {self.model.name} predicts {name} of shape {tuple(kind.shape)}, which has no "
-                    f"axis of {rows} rows: predictions in parts cannot be put together; give rows= at least as many as "
-                    "there are"
+                    f"model {self.model.name} predicts {name} of shape {tuple(kind.shape)}, which lacks an "
+                    f"axis of {rows} rows. Predictions in parts are not supported: give rows= at least as many "
+                    "as there are"
                 )
 
     def _require_apart(self, structure: Structure, part: Sequence[Any], predicted: Any) -> None:
@@ -244,7 +244,7 @@ class Predictor:
             if not np.allclose(a[:half], b[:half], rtol=near, atol=near * size, equal_nan=True):
                 raise UsageError(
                     f"model {self.model.name} predicts {name} of a row from the other rows too, so predictions in "
-                    "parts are others than those of all rows at once: give rows= at least as many as there are"
+                    "parts differ from those of all rows at once: give rows= at least as many as there are"
                 )
         self._apart = True
 

@@ -227,7 +227,7 @@ def _bind(program: Callable[..., Any], name: str, shapes: Shapes, train: bool) -
     try:
         every = list(inspect.signature(program).parameters.values())
     except (TypeError, ValueError):
-        raise UsageError(f"{name} has no signature to bind shapes to; give a Python function") from None
+        raise UsageError(f"{name} lacks a signature to bind shapes to; give a Python function") from None
     kinds = inspect.Parameter
     arguments = [p for p in every if p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD) and p.name != "train"]
     rest = next((p for p in every if p.kind is kinds.VAR_POSITIONAL), None)

@@ -252,7 +252,7 @@ class Gradients(Renamed, Mapping[Any, Any]):
     def _node(self, of: Any) -> Node[Any]:
         if isinstance(of, Param):
             if of not in self._used:
-                raise ProgramError(f"{of} was not used on this tape, so it has no gradient")
+                raise ProgramError(f"{of} was not used on this tape, so it does not have a gradient")
             of = self._used[of]
         return own_node(self._tape, of, "grad")
 
@@ -384,8 +384,8 @@ class SessionTape(Tape[Any]):
             with _claims:
                 if self._thread:
                     raise ProgramError(
-                        "this session is used by two threads, whose ops would mix on one tape; give each thread a "
-                        "session of its own, or hand it over after reset_tape()"
+                        "this session is used by two threads, whose ops would mix on one tape; give each thread its "
+                        "own session, or hand it over after reset_tape()"
                     )
                 self._thread = thread
 

@@ -37,7 +37,7 @@ def sample_sizes(specs: Sequence[Spec], sizes: Mapping[str, int]) -> dict[str, i
         found = dict(zip(free, chosen))
         if allowed(specs, found):
             return found
-    raise UsageError(f"no sizes were found for {', '.join(free)} that the constraints allow; give a number for some")
+    raise UsageError(f"sizes were not found for {', '.join(free)} that the constraints allow; give a number for some")
 
 
 def in_numbers(types: Sequence[TensorType]) -> Sequence[TensorType]:
@@ -53,7 +53,7 @@ def in_numbers(types: Sequence[TensorType]) -> Sequence[TensorType]:
     for fact in scope.facts:  # a witness has the sizes of all names that the facts relate
         found |= scope.witness(fact.claim, wanted=True) or {}
     if not all(fact.holds(found) for fact in scope.facts):
-        raise UsageError(f"no sizes were found for {', '.join(found)} that the constraints allow; give some numbers")
+        raise UsageError(f"sizes were not found for {', '.join(found)} that the constraints allow; give some numbers")
     return [TensorType(evaluate(type_.shape, found), type_.dtype) for type_ in types]
 
 

@@ -291,7 +291,7 @@ def _callbacks(document: Document | None, tensors: Mapping[str, Array]) -> dict[
         arrays = {}
         for path in entry["arrays"].elements():
             if (tensor := f"callbacks/{i}/{path.text()}") not in tensors:
-                raise path.error(f"names a tensor {tensor}, which the tensors file has not")
+                raise path.error(f"names a tensor {tensor}, which the tensors file lacks")
             arrays[path.text()] = tensors[tensor]
         name = entry["name"].text()
         if name in found:
@@ -364,7 +364,7 @@ def _optimizer(prefix: str, document: Document, tensors: Mapping[str, Array]) ->
         names = [f"{prefix}/{i}/{path}" for i in range(min(count.count(), len(tensors) + 1))]
         missing = [name for name in names if name not in tensors]
         if missing:
-            raise count.error(f"names a tensor {missing[0]}, which the tensors file has not")
+            raise count.error(f"names a tensor {missing[0]}, which the tensors file lacks")
         slots[path] = tuple([tensors[name] for name in names])
     return OptimizerValues(document["name"].text(), document["t"].count(), slots)
 

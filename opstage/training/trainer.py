@@ -361,7 +361,7 @@ class ScalarTrainer(Renamed):
             except UsageError as error:
                 raise UsageError(
                     f"{name}_step keeps moments of the parameters that were trained when it began, and now others are; "
-                    f"to go on so, use step_with and a state of your own from init_optim: {error}"
+                    f"to continue, use step_with and a state of your own from init_optim: {error}"
                 ) from None
         return self._train_step(optimizer, state, batch, in_place=True, name=name).loss
 

@@ -59,8 +59,8 @@ def by_position(batch: tuple[Any, ...], program: Callable[..., Any], skip: int, 
         return batch
     if len(batch) > 1:
         raise UsageError(
-            "a Dataset is a whole batch, whose arrays go to the arguments of their names; give nothing beside it, or "
-            "its arrays one by one: dataset['x']"
+            "a Dataset is a whole batch, whose arrays go to the arguments of their names; give it alone, or its "
+            "arrays one by one: dataset['x']"
         )
     dataset = batch[0]
     names = order(dataset.names, dataset.ordered, batch_arguments(program, skip=skip), called)
@@ -74,7 +74,7 @@ def require_count(count: int, program: Callable[..., Any], skip: int, called: st
         return
     names = ", ".join((*arguments.required, *arguments.optional)) or "none"
     raise UsageError(
-        f"{called} takes the batch arguments {names}, but {count} were given; give each as an argument of its own, as "
+        f"{called} takes the batch arguments {names}, but {count} were given; give each as a separate argument, as "
         "tuple entries of a sample, or one dict of them"
     )
 

@@ -203,7 +203,7 @@ def test_an_engine_of_the_host_alone_moves_nothing_of_a_gpu() -> None:
     def run(transport: Any) -> str:
         how = Options(mesh="data=2", device=f"cuda:{transport.process}")
         ops: Any = Ranks(make_interpreter(how), mesh_of("data=2"), transport)
-        with pytest.raises(UsageError, match="no engine between processes reaches the memory of a GPU"):
+        with pytest.raises(UsageError, match="the engine between processes does not reach the memory of a GPU"):
             ops.execute(lambda ops, x: (ops.all_reduce(ops.vary(x, axis="data"), axis="data"),), (ops.put(np.ones(3)),))
         return ""
 

@@ -78,7 +78,7 @@ def _mixed(ops: Any, params: Any, x: Any, y: Any) -> Any:
 
 def test_a_loss_that_does_not_join_is_refused() -> None:
     trainer = opstage.scalar_trainer(_mixed, {"w": np.ones((1, 3))}, options=Options(mesh="data=2", validate=False))
-    with pytest.raises(opstage.UsageError, match="cannot be shared out over the ranks of mesh axis 'data'"):
+    with pytest.raises(opstage.UsageError, match="cannot be sharded over mesh axis 'data'"):
         trainer.step(0.1, X, LABELS)
 
 

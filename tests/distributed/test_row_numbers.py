@@ -85,7 +85,7 @@ def test_a_constant_is_no_number_of_rows(constant: float) -> None:
 def test_others_are_refused(name: str) -> None:
     loss = partial(loss_of, REFUSED[name])
     steps(loss, Options(dtype="float64"))
-    with pytest.raises(ValidationError, match="the loss cannot be shared out over the ranks of mesh axis 'data'"):
+    with pytest.raises(ValidationError, match="the loss cannot be sharded over mesh axis 'data'"):
         steps(loss, Options(dtype="float64", mesh="data=2"))
     with pytest.raises(UsageError, match="accumulate: "):
         steps(loss, Options(dtype="float64", accumulate=2))

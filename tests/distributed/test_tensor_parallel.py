@@ -125,7 +125,7 @@ def _plain(ops: Any, params: Any, x: Any) -> Any:
     [
         (_without_the_sum, r"the loss differs between the ranks of mesh axis 'model'"),
         (_twice, r"all ranks of mesh axis 'model' have the same x"),
-        (_plain, r"the program knows nothing of mesh axis 'model'"),
+        (_plain, r"the program does not use mesh axis 'model'"),
     ],
 )
 def test_a_wrong_program_is_named(loss: Any, message: str) -> None:

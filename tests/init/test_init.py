@@ -148,7 +148,7 @@ def test_empty_parameters() -> None:
         (lambda: init.flat([None]), "flat takes numbers"),
         (lambda: init.flat([True]), "flat takes integers, floats or fractions, not values of dtype bool"),
         (lambda: init.kaiming_uniform(seed=0).materialise((3,)), "shape (out, in, *k), and (3,) has rank 1"),
-        (lambda: init.uniform(0, 1).materialise((3,)), "Uniform(low=0, high=1, seed=None) has no seed"),
+        (lambda: init.uniform(0, 1).materialise((3,)), "Uniform(low=0, high=1, seed=None) needs a seed"),
         (lambda: init.zeros.materialise((3, -1)), "a parameter's shape holds integers >= 0, and this one is (3, -1)"),
         (lambda: init.zeros.materialise((3,), "int64"), "parameters are float32, float64 or exact, not int64"),
         (lambda: init.zeros.materialise((3,), "flaot32"), "did you mean 'float32'?"),
@@ -249,7 +249,7 @@ PARAMETERS = {"blocks": [{"w": np.empty((4, 3)), "b": np.empty(4)}], "head": np.
         ([init.zeros] * 2, "the plan has 2 initialisers for 3 parameters: parameter head (2, 4) has none"),
         (
             [init.zeros] * 4,
-            "4 initialisers for 3 parameters: there is no parameter for initialiser 3, Constant(value=0.0)",
+            "4 initialisers for 3 parameters: initialiser 3, Constant(value=0.0), lacks a parameter",
         ),
         (
             {"blocks": [{"w": init.zeros}], "head": init.zeros},

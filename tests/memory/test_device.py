@@ -66,7 +66,7 @@ def test_a_tensor_has_no_more_elements_than_kernels_count() -> None:
 
 
 def test_what_cannot_be_answered() -> None:
-    with pytest.raises(UsageError, match=r"device 'cuda' is counted at numbers, so there is no formula"):
+    with pytest.raises(UsageError, match=r"device 'cuda' is counted at numbers, so a formula is not supported"):
         layers(1).formula()
     with pytest.raises(UsageError, match=r"not even B=1 fits 1.0 MiB: it takes 32\.\d MiB"):
         layers(1).largest("B", "1MiB")

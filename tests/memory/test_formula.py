@@ -113,7 +113,7 @@ def test_what_cannot_be_answered() -> None:
         memory.at(B=4, T=129)
     with pytest.raises(UsageError, match=r"depends on T"):
         memory.largest("B", "1GiB")
-    with pytest.raises(UsageError, match=r"B is what is looked for"):
+    with pytest.raises(UsageError, match=r"B is the size to find"):
         memory.largest("B", "1GiB", B=3, T=4)
     with pytest.raises(UsageError, match=r"not even B=1, T=8 fits 1.0 MiB: it takes 2\d\.\d MiB"):
         memory.largest("B", "1MiB", T=8)

@@ -45,7 +45,7 @@ CASES = {
         "No space left on device",
     ),
     "an axis that the program does not know": Case(
-        "plain", ("train", "mlp", "--mesh", "data=2,stage=2"), "the program knows nothing of mesh axis 'stage'"
+        "plain", ("train", "mlp", "--mesh", "data=2,stage=2"), "the program does not use mesh axis 'stage'"
     ),
     "more processes than ranks": Case(
         "plain", ("train", "mlp", "--mesh", "data=2"), "has 2 ranks, but 4 processes were started", 4

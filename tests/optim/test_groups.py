@@ -192,7 +192,7 @@ def test_a_parameter_at_several_places_is_matched_at_any() -> None:
             {"*.bias": {"lr": 0.1}, "out.*": {"lr": 0.2}},
             r"'\*.bias' and 'out.\*' both match out.bias and disagree on lr",
         ),
-        ({"*.bias": {"lr": 0.1}, "out.*": optim.sgd(0.2)}, r"both match out.bias, and one has an optimizer of its own"),
+        ({"*.bias": {"lr": 0.1}, "out.*": optim.sgd(0.2)}, r"both match out.bias, and one has its own optimizer"),
     ],
 )
 def test_rules_that_do_not_fit_the_parameters(groups: Any, message: str) -> None:

@@ -204,5 +204,5 @@ def test_the_best_epoch_of_a_run_is_kept_in_it(tmp_path: Path) -> None:
         kept[name] = (tmp_path / name / "best" / "checkpoint.json").read_text()
         assert opstage.load(tmp_path / name, which="best").predict(np.zeros((1, 1, 8, 8)))["class"].shape == (1,)
     assert (tmp_path / "one" / "best" / "checkpoint.json").read_text() == kept["one"] != kept["two"]
-    with pytest.raises(UsageError, match="no folder to keep it in"):
+    with pytest.raises(UsageError, match="argument folder: expected a folder"):
         quiet("mlp", config=SMALL, epochs=1, callbacks=best)

@@ -77,7 +77,7 @@ def test_every_source_means_the_same_groups(tmp_path: Path) -> None:
         (["--optimizer.groups", "*.bias"], "--optimizer.groups: groups: '*.bias': expected PATTERN"),
         (["--optimizer.freeze", "*"], "optimizer.freeze '*' freezes every parameter, so nothing would be trained"),
         (["--optimizer.freeze", "enc*"], "optimizer.freeze 'enc*' matches no parameter"),
-        (["--callbacks.best", "accuracy"], "best_checkpoint: there is no folder to keep it in"),
+        (["--callbacks.best", "accuracy"], "best_checkpoint: argument folder: expected a folder"),
         (["--callbacks.best", "acuracy"], "acuracy"),
         (["--run.accumulate", "0"], "--run.accumulate: accumulate must be at least 1 but is 0"),
         (["--callbacks.patience", "0"], "--callbacks.patience: early_stopping: patience must be an int"),

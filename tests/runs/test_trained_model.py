@@ -329,7 +329,7 @@ def test_outputs_without_rows_are_not_put_together() -> None:
     trainer = opstage.scalar_trainer(whole.loss, {"w": np.zeros(3)}, options=Options(validate=False))
     predict = Predictor(whole, trainer)
     assert predict(np.ones((4, 3)))["sum"] == 12
-    with pytest.raises(UsageError, match=r"output\.sum of shape \(\), which has no axis of B rows"):
+    with pytest.raises(UsageError, match=r"output\.sum of shape \(\), which lacks an axis of B rows"):
         predict(np.ones((4, 3)), rows=2)
     silent = opstage.models.Model("silent", None, made.init, made.loss, made.metrics, made.batch)
     with pytest.raises(UsageError, match="silent predicts nothing"):

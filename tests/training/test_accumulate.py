@@ -236,7 +236,7 @@ def batch_norm(ops: Any, params: Any, x: Any, y: Any) -> Any:
     [
         (total, (X, Y), 2, r"is not a mean over the rows .*it is a sum over the rows: .*by='sum'"),
         (mean, (X, Y), Accumulate(2, by="sum"), r"is not a sum over the rows .*it is a mean .*by='rows'"),
-        (batch_norm, (X, Y), 2, "check=False goes on anyway"),
+        (batch_norm, (X, Y), 2, "check=False continues anyway"),
         (lambda ops, p, x, s: ops.scale(ops.sum(hidden(ops, p, x)), c=1.0), (X, np.ones(())), 2, "along the rows"),
         (lambda ops, p, x, s: ops.sum(hidden(ops, p, x)), (X, np.ones(4)), 2, "along the rows"),
     ],

@@ -200,14 +200,14 @@ def test_what_is_no_set_of_callbacks_is_refused_before_a_step(given: Any, messag
     [
         (
             lambda: callbacks.EarlyStopping("quality", patience=1),
-            "it is not known whether a larger or a smaller 'quality'",
+            "the name does not tell whether a larger or a smaller 'quality'",
         ),
         (lambda: callbacks.EarlyStopping(patience=0), "patience must be an int that is at least 1 but is 0"),
         (lambda: callbacks.EarlyStopping(patience=1, mode="up"), "mode must be one of"),
         (lambda: callbacks.EarlyStopping(patience=1, min_delta=-1.0), "min_delta must be"),
         (lambda: callbacks.Ema(1.0), "decay must be a number in"),
         (lambda: callbacks.ReduceOnPlateau(factor=1.0), "factor must be below 1"),
-        (lambda: fitted(callbacks.BestCheckpoint()), "no folder to keep it in"),
+        (lambda: fitted(callbacks.BestCheckpoint()), "argument folder: expected a folder"),
         (lambda: callbacks.EachStep(3), "EachStep takes a function but got 3"),  # type: ignore[arg-type]
     ],
 )
@@ -314,8 +314,8 @@ def test_a_signal_in_a_callback_waits_until_all_are_told(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("own", "early", "holds no state of the callback 'early_stopping'"),
-        ("early", "rates", "holds a state of the callback 'early_stopping', which this run has not"),
+        ("own", "early", "lacks a state of the callback 'early_stopping'"),
+        ("early", "rates", "has a state of the callback 'early_stopping', which this run lacks"),
     ],
 )
 def test_a_run_goes_on_with_the_callbacks_with_which_it_began(

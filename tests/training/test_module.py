@@ -137,7 +137,10 @@ def test_instantiate_with_init_takes_a_list_in_the_order_of_the_paths() -> None:
     [
         ([init.ones], r"the plan has 1 initialisers for 2 parameters: parameter w \(2, 3\) has none"),
         ([], r"the plan has 0 initialisers for 2 parameters: parameter b \(2,\) has none"),
-        ([init.ones] * 3, r"the plan has 3 initialisers for 2 parameters: there is no parameter for initialiser 2"),
+        (
+            [init.ones] * 3,
+            r"the plan has 3 initialisers for 2 parameters: initialiser 2, ",
+        ),
         ([init.ones, np.zeros((2, 3))], r"which is not an initialiser; the module opstage.init has them"),
         ([init.flat([1, 2, 3]), init.ones], r"parameter b: .*3.*2"),
     ],
@@ -327,8 +330,8 @@ def test_a_sample_of_a_single_array_needs_no_tuple() -> None:
 def test_bad_runs_are_refused_before_anything_happens() -> None:
     made, data = module(), samples(1)
     for call, message in [
-        (lambda: made.train_sgd(0.1, 3, []), "there are no samples"),
-        (lambda: made.mean_loss([]), "there are no samples"),
+        (lambda: made.train_sgd(0.1, 3, []), "expected at least one sample"),
+        (lambda: made.mean_loss([]), "expected at least one sample"),
         (lambda: made.train_sgd(0.1, -1, data), "steps must be an integer that is at least 0 but is -1"),
         (lambda: made.train_sgd(0.1, 1, data, log_every=-2), "log_every must be .* but is -2"),
         (lambda: made.train_sgd(-0.1, 1, data), "lr"),

@@ -599,7 +599,8 @@ def test_a_session_warns_of_two_parameters_of_one_array() -> None:
     session.param(w, name="first")
     for again in (w, w[:], w.T, w[1:3]):
         with pytest.warns(
-            opstage.ProgramWarning, match="parameter second is made of the array of which parameter first"
+            opstage.ProgramWarning,
+            match="parameter second is created from the array, or a part of the array, of parameter first",
         ):
             session.param(again, name="second")
     with warnings.catch_warnings():
