@@ -15,7 +15,7 @@ from ..ops.dims import prod
 from ..ops.primitive import Primitive, Static
 from ..ops.types import TensorType
 
-JOINED = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
+BUCKETED = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
 """The collectives that buckets take."""
 
 
@@ -73,7 +73,7 @@ class Bucket:
         for each in zip(*[member.values for member in self._members]):
             key = tuple(map(id, each))
             if key not in made:
-                made[key] = self._joined(each)
+                made[key] = self._pack(each)
             joined.append(made[key])
         self._finish = self._begin(self._primitive, joined, self._static)
         self._members = [member._replace(values=()) for member in self._members]
@@ -91,7 +91,7 @@ class Bucket:
             self._results = [tuple(each) for each in zip(*[cut[id(vector)] for vector in whole])]
         return self._results[number]
 
-    def _joined(self, xs: Sequence[Any]) -> Any:
+    def _pack(self, xs: Sequence[Any]) -> Any:
         """A rank's tensors as one vector; for a sum that is shared out, what goes to one rank after the other."""
         if self._primitive is REDUCE_SCATTER and not self._in_order:
             xs = [

@@ -20,7 +20,7 @@ from ..ops.dims import prod
 from ..ops.primitive import Primitive, Static
 from ..ops.types import DType, TensorType, dtype_name, show_shape
 from ..transforms.interpreter import BaseInterpreter
-from .transport import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, Transport, handle_of
+from .transport import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, Transport, get_handle
 
 # The order of sums ----------------------------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ def within(ops: Any, primitive: Primitive, xs: Sequence[Any], static: Static) ->
     count = len(xs)
 
     def part(x: Any, dim: int, index: int) -> Any:
-        return own_part(ops, x, dim, index, count)
+        return take_part(ops, x, dim, index, count)
 
     if primitive is ALL_REDUCE:
         return [_sum(ops, xs)] * count
@@ -94,7 +94,7 @@ def within(ops: Any, primitive: Primitive, xs: Sequence[Any], static: Static) ->
     return [xs[(i - static["by"]) % count] for i in range(count)]
 
 
-def own_part(ops: Any, x: Any, dim: int, index: int, count: int) -> Any:
+def take_part(ops: Any, x: Any, dim: int, index: int, count: int) -> Any:
     """Return the part of a tensor that one of `count` ranks has, which share it equally along an axis."""
     length = x.shape[dim] // count
     return ops.slice(x, axis=dim, start=index * length, length=length)
@@ -114,7 +114,7 @@ Exchange = tuple[Mapping[int, Any], Mapping[int, int], DType, str]
 Steps = Generator[Exchange, dict[int, Any], Any]
 
 
-def name_of(primitive: Primitive, axis: str, shape: tuple[int, ...], dtype: DType) -> str:
+def exchange_name(primitive: Primitive, axis: str, shape: tuple[int, ...], dtype: DType) -> str:
     """Return the name of an exchange, equal on all participants."""
     return f"{primitive.name} over {axis} of {show_shape(shape)} {dtype_name(dtype)}"
 
@@ -176,7 +176,7 @@ class Crossing:
             self._token = self.inner.const(0, dtype="int64")
         come = tuple([(process, size, dtype_name(dtype)) for process, size in sizes.items()])
         return {
-            "transport": handle_of(self.transport),
+            "transport": get_handle(self.transport),
             "to": tuple(parts),
             "come": come,
             "called": called + self.program,
@@ -232,7 +232,7 @@ class _Group:
         self._shape: tuple[int, ...] = tuple(x.shape)
         self._dtype = x.dtype
         self._size = int(prod(self._shape))
-        self._called = name_of(primitive, static["axis"], self._shape, self._dtype)
+        self._called = exchange_name(primitive, static["axis"], self._shape, self._dtype)
 
     def run(self) -> Values:
         steps = self.steps()
@@ -273,7 +273,7 @@ class _Group:
         return self._ops.slice(vector, axis=0, start=start, length=length)
 
     def _own_part(self, x: Any, dim: int, index: int) -> Any:
-        return own_part(self._ops, x, dim, index, self._count)
+        return take_part(self._ops, x, dim, index, self._count)
 
     # Sums -------------------------------------------------------------------------------------------------------------
 

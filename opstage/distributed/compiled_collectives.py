@@ -20,7 +20,7 @@ from ..ops.primitive import Primitive, Static
 from ..ops.types import INT64, TensorType, dtype_name
 from .exchanges import PendingGather, PendingScatter, PendingSum, PreparedExchange, Sum, gather, scatter
 from .processes import Hosting
-from .transport import engine_op, handle_of, held_by
+from .transport import engine_op, get_handle, get_object
 
 # Prepared exchanges ---------------------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class Prepared:
         pending = exchange.begin([sent[id(vector)] for vector in vectors])
 
         def finish() -> Sequence[Array]:
-            ranks, firsts = self._along(axis)
+            ranks, firsts = self._axis_groups(axis)
             shape = x.shape
             if primitive is REDUCE_SCATTER:
                 shape, firsts = (shape[0] // ranks, *shape[1:]), range(len(firsts))
@@ -81,7 +81,7 @@ class Prepared:
 
         return finish
 
-    def _along(self, axis: str) -> tuple[int, Sequence[int]]:
+    def _axis_groups(self, axis: str) -> tuple[int, Sequence[int]]:
         """Return the size of an axis, and the first hosted rank of the group of each."""
         found = self._axes.get(axis)
         if found is None:
@@ -121,7 +121,7 @@ def meeting(ranks: Any, primitive: Primitive, static: Static, gives: Sequence[in
     """Return the static parameters of `meet` for `ranks` on arrays: the collective, and the numbers of the hosted ranks
     whose results it returns."""
     return {
-        "ranks": handle_of(ranks),
+        "ranks": get_handle(ranks),
         "call": primitive.name,
         "given": tuple(sorted(static.items())),
         "gives": tuple(gives),
@@ -133,7 +133,7 @@ def _shape(*values: TensorType, ranks: int, call: str, given: Any, gives: Sequen
 
 
 def _meet(*values: Array, ranks: int, call: str, given: Any, gives: Sequence[int]) -> tuple[Array, ...]:
-    ops = held_by(ranks)
+    ops = get_object(ranks)
     found = ops.collective(BY_NAME[call], (ops.each(values),), dict(given)).values
     return tuple([found[number] for number in gives])
 
@@ -141,7 +141,7 @@ def _meet(*values: Array, ranks: int, call: str, given: Any, gives: Sequence[int
 def _meet_on_device(
     device: Any, types: Any, *values: Any, ranks: int, call: str, given: Any, gives: Sequence[int]
 ) -> tuple[Any, ...]:
-    ops = held_by(ranks).at(device)
+    ops = get_object(ranks).at(device)
     found = ops.collective(BY_NAME[call], (ops.each(values),), dict(given)).values
     return tuple([found[number] for number in gives])
 
@@ -190,7 +190,7 @@ def _begun(*values: TensorType, ranks: int, calls: Joint) -> tuple[TensorType, .
     return (TensorType((), INT64),)
 
 
-def _joined(ops: Any, values: Sequence[Any], calls: Joint) -> Any:
+def _start_bucket(ops: Any, values: Sequence[Any], calls: Joint) -> Any:
     """Start a bucket with the calls of a collective."""
     bucket, each = ops.empty_bucket(BY_NAME[calls.call], dict(calls.given)), len(ops.hosted)
     for i, (type_, dim) in enumerate(zip(calls.operands, calls.dims)):
@@ -201,7 +201,7 @@ def _joined(ops: Any, values: Sequence[Any], calls: Joint) -> Any:
 
 def _begin(*values: Array, ranks: int, calls: Joint) -> tuple[Array, ...]:
     number = next(_NUMBERS)
-    _PENDING[number] = _joined(held_by(ranks), values, calls)
+    _PENDING[number] = _start_bucket(get_object(ranks), values, calls)
     return (np.array(number),)
 
 
@@ -211,7 +211,7 @@ _PENDING_ON_DEVICE: dict[Any, Any] = {}
 
 def _begin_on_device(device: Any, types: Any, *values: Any, ranks: int, calls: Joint) -> tuple[Any, ...]:
     pending = device.empty(types[0])
-    _PENDING_ON_DEVICE[pending.memory] = _joined(held_by(ranks).at(device), values, calls)
+    _PENDING_ON_DEVICE[pending.memory] = _start_bucket(get_object(ranks).at(device), values, calls)
     return (pending,)
 
 
@@ -262,7 +262,7 @@ def meet(
             return
         results = _end(*values, **static)
     else:
-        prepared: Prepared = held_by(static["ranks"]).exchanges
+        prepared: Prepared = get_object(static["ranks"]).exchanges
         exchange = _prepared(prepared, primitive, values[0], static)
         if exchange is None:
             results = (_meet if primitive is MEET else _begin)(*values, **static)

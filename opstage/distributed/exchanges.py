@@ -19,7 +19,7 @@ from ..ops.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ..ops.dims import prod
 from ..ops.host_arrays import Array, address_of, packed
 from ..ops.types import DType
-from .collectives import SMALL, additions, covering, name_of, node
+from .collectives import SMALL, additions, covering, exchange_name, node
 from .processes import Hosting, RankGroup
 from .transport import RepeatedExchange, Transport, prepared
 
@@ -68,7 +68,7 @@ class PendingVectors:
             found = self._own[process, use] = np.empty(size, self._dtype)
         return found
 
-    def joined(self, process: int, matrices: Sequence[Array]) -> Array:
+    def pack_rows(self, process: int, matrices: Sequence[Array]) -> Array:
         """Return as a vector, row by row, what matrices have there; without a copy if there is one of them."""
         if len(matrices) == 1:
             return matrices[0].reshape(-1)
@@ -149,7 +149,7 @@ class PendingSum:
             for process, vector in sent.pending.arrived().items():
                 known.update(zip(come[process], vector.reshape(-1, *self._shape)))
             if places:
-                add_up(group.ranks, known, places[0])
+                sum_nodes(group.ranks, known, places[0])
             for place in places[1:]:
                 np.copyto(place, places[0])
             sent.pending.end()
@@ -160,7 +160,7 @@ class PendingSum:
             sent.pending.abandon()
 
 
-def add_up(ranks: int, known: Mapping[At, Array], out: Array) -> None:
+def sum_nodes(ranks: int, known: Mapping[At, Array], out: Array) -> None:
     """Write the sum over `ranks` ranks to `out`, from at least two nodes that cover them."""
     values = [*known.values()]
     *before, (a, b) = _additions(ranks, tuple(known))
@@ -184,7 +184,7 @@ class Sum:
     def __init__(self, hosting: Hosting, axis: str, shape: tuple[int, ...], dtype: DType, program: str):
         self.transport = hosting.transport
         self._shape, self.dtype, self._nbytes = shape, dtype, int(prod(shape)) * dtype.itemsize
-        self.called = name_of(ALL_REDUCE, axis, shape, dtype) + program
+        self.called = exchange_name(ALL_REDUCE, axis, shape, dtype) + program
         self.groups = hosting.spread(axis)
         self._groups = [self._nodes(group) for group in self.groups]
 
@@ -295,7 +295,7 @@ class Scatter(_Exchange):
             leaves = {index: rows[number] for index, number in group.own.items()}
             pending = channel.take() if group.others else None
             if pending is not None:
-                join = pending.joined
+                join = pending.pack_rows
                 pending.begin({p: self._nodes(partial(join, p), group, leaves, *b) for p, b in group.others.items()})
             begun.append((group, pending))
         return PendingScatter(self, rows, begun)
@@ -338,12 +338,12 @@ class PendingScatter(_PendingParts):
                     if number in out:
                         known = {(0, i): self._rows[n][member][index] for i, n in group.own.items()}
                         known.update((at, row[first:last]) for at, row in come.items())
-                        add_up(group.ranks, known, flat(out[number]))
+                        sum_nodes(group.ranks, known, flat(out[number]))
 
 
 @final
 class Gather(_Exchange):
-    """Parts joined along a mesh axis: all_gather along the first axis."""
+    """Parts pack_rows along a mesh axis: all_gather along the first axis."""
 
     @override
     def _incoming(self, group: RankGroup) -> dict[int, int]:
@@ -356,7 +356,7 @@ class Gather(_Exchange):
         for group, channel in zip(self.groups, self._channels):
             pending = channel.take() if group.others else None
             if pending is not None:
-                own = [pending.joined(number, rows[number]) for number in group.own.values()]
+                own = [pending.pack_rows(number, rows[number]) for number in group.own.values()]
                 sent = own[0] if len(own) == 1 else np.concatenate(own)
                 pending.begin(dict.fromkeys(group.others, sent))
             begun.append((group, pending))
@@ -368,7 +368,7 @@ class PendingGather(_PendingParts):
     """Pending parts that each rank joins."""
 
     def end(self, outs: Outs) -> None:
-        """Wait for the others' parts, and write the joined members to their arrays in `outs`."""
+        """Wait for the others' parts, and write the pack_rows members to their arrays in `outs`."""
         for group, room in self._arrived():
             for member, ((first, last), out) in enumerate(zip(self._edges, outs)):
                 for number in group.own.values():
@@ -393,11 +393,11 @@ def flat(place: Array) -> Array:
 
 def scatter(hosting: Hosting, axis: str, sizes: Sequence[int], dtype: DType, program: str) -> Scatter:
     """Return the prepared reduce_scatter of members of so many elements."""
-    called = name_of(REDUCE_SCATTER, axis, (sum(sizes),), dtype) + program
+    called = exchange_name(REDUCE_SCATTER, axis, (sum(sizes),), dtype) + program
     ranks = hosting.mesh.size(axis)
     return Scatter(hosting, axis, [size // ranks for size in sizes], dtype, called)
 
 
 def gather(hosting: Hosting, axis: str, sizes: Sequence[int], dtype: DType, program: str) -> Gather:
     """Return the prepared all_gather of parts of so many elements."""
-    return Gather(hosting, axis, sizes, dtype, name_of(ALL_GATHER, axis, (sum(sizes),), dtype) + program)
+    return Gather(hosting, axis, sizes, dtype, exchange_name(ALL_GATHER, axis, (sum(sizes),), dtype) + program)

@@ -243,13 +243,13 @@ class MpiTransport:
 
     def prepare_receive(self, out: Array, process: int) -> Any:
         """Return the request of a message that comes; it does not keep the memory."""
-        return self._world.Recv_init(self._bytes_of(out), process, self._mpi.ANY_TAG)
+        return self._world.Recv_init(self._as_bytes(out), process, self._mpi.ANY_TAG)
 
     def prepare_send(self, part: Array, process: int, tag: int) -> Any:
         """Return the request of a message that is sent; it does not keep the memory."""
-        return self._world.Send_init(self._bytes_of(part), process, tag)
+        return self._world.Send_init(self._as_bytes(part), process, tag)
 
-    def _bytes_of(self, x: Array) -> Any:
+    def _as_bytes(self, x: Array) -> Any:
         return [self._mpi.buffer.fromaddress(address_of(x), x.nbytes), self._mpi.BYTE]
 
     def start_all(self, requests: Sequence[Any], sent: int) -> None:

@@ -74,7 +74,7 @@ def is_terminal(stream: IO[Any] | None) -> bool:
     return os.environ.get(TERMINAL, "1" if launched()[1] == 1 else "0") == "1"
 
 
-def require_joined(mesh: Mesh, environ: Mapping[str, str] | None = None) -> None:
+def require_mpi_tasks(mesh: Mesh, environ: Mapping[str, str] | None = None) -> None:
     """Raise NotJoinedError if `srun` started several tasks without MPI, so that each would host the whole mesh."""
     environ = os.environ if environ is None else environ
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")

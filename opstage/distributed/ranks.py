@@ -33,10 +33,10 @@ from ..transforms.cond import SWITCH, run_switch
 from ..transforms.control_flow import communicates
 from ..transforms.interpreter import BaseInterpreter, Typed
 from ..transforms.scan import SCAN, run_loop
-from .buckets import JOINED, Bucket
-from .collectives import Crossing, own_part, within
+from .buckets import BUCKETED, Bucket
+from .collectives import Crossing, take_part, within
 from .compiled_collectives import Prepared, apart
-from .processes import Hosting, require_hosted, require_joined, world
+from .processes import Hosting, require_hosted, require_mpi_tasks, world
 from .transport import ONE_PROCESS, Transport
 
 # The values of the ranks of a process ---------------------------------------------------------------------------------
@@ -68,34 +68,30 @@ class RankValues(Typed):
             of each rank along the axis. Then `shard` over that axis is all that can be done with it
     """
 
-    __slots__ = ("type", "ops", "parts", "_values", "_coming")
+    __slots__ = ("type", "ops", "parts", "_values", "_pending")
 
-    def __init__(self, ops: BaseInterpreter[RankValues], values: Values):
-        first = values[0]
-        self.type = TensorType(tuple(first.shape), first.dtype)
+    def __init__(
+        self,
+        ops: BaseInterpreter[RankValues],
+        values: Values | None,
+        type_: TensorType | None = None,
+        *,
+        parts: Parts | None = None,
+        pending: tuple[Bucket, int] | None = None,
+    ):
+        """Without values, each rank here has its own rows, `parts`; or it is a sum of a bucket, and its number there,
+        which is waited for when it is read."""
+        if type_ is None:
+            assert values is not None
+            type_ = TensorType(tuple(values[0].shape), values[0].dtype)
+        self.type = type_
         self.ops = ops
-        self.parts: Parts | None = None
-        self._values: Values | None = values
-        self._coming: tuple[Bucket, int] | None = None
-
-    @classmethod
-    def of_parts(cls, ops: BaseInterpreter[RankValues], type_: TensorType, parts: Parts) -> RankValues:
-        """A tensor of this type of which each rank here has its own rows."""
-        made = cls.__new__(cls)
-        made.type, made.ops, made.parts = type_, ops, parts
-        made._values, made._coming = None, None
-        return made
-
-    @classmethod
-    def coming(cls, ops: BaseInterpreter[RankValues], type_: TensorType, bucket: Bucket, number: int) -> RankValues:
-        """A sum of a bucket, which is waited for when it is read."""
-        made = cls.__new__(cls)
-        made.type, made.ops, made.parts = type_, ops, None
-        made._values, made._coming = None, (bucket, number)
-        return made
+        self.parts = parts
+        self._values = values
+        self._pending = pending
 
     @property
-    def held(self) -> Values:
+    def local_values(self) -> Values:
         """The value of each rank that is here, or its own rows."""
         return self.values if self.parts is None else self.parts.values
 
@@ -106,8 +102,8 @@ class RankValues(Typed):
         if self.parts is not None:
             raise in_parts(self.type, self.parts.axis)
         if found is None:
-            assert self._coming is not None
-            bucket, number = self._coming
+            assert self._pending is not None
+            bucket, number = self._pending
             with Quietly(self.ops.cursor):
                 found = self._values = bucket.result(number)
         return found
@@ -211,7 +207,7 @@ class Ranks(BaseInterpreter[RankValues]):
     def _put_rows(self, value: OwnRows) -> RankValues:
         share = len(value) // self._mesh.size(ROWS)
         own = self._put_at_places(ROWS, lambda place: value.part(place * share, (place + 1) * share))
-        return RankValues.of_parts(self, TensorType(value.shape, own[0].dtype), Parts(ROWS, own))
+        return RankValues(self, None, TensorType(value.shape, own[0].dtype), parts=Parts(ROWS, own))
 
     @override
     def get(self, ref: Any, /) -> Any:
@@ -358,7 +354,7 @@ class Ranks(BaseInterpreter[RankValues]):
             return x
         if x.parts is not None and primitive is SHARD and axis == x.parts.axis and static["dim"] in (0, -len(x.shape)):
             return self.each(x.parts.values)
-        if primitive in JOINED and self.bucket and self._crossed(axis):
+        if primitive in BUCKETED and self.bucket and self._crossed(axis):
             return self._coming(primitive, x, static)
         result: dict[int, Any] = {}
         values = dict(zip(self.hosted, x.values, strict=True))
@@ -368,7 +364,7 @@ class Ranks(BaseInterpreter[RankValues]):
             ):  # in one order on all processes
                 own = {index: values[rank] for index, rank in enumerate(group) if rank in values}
                 if primitive is SHARD:
-                    outs = {i: own_part(self.inner, each, static["dim"], i, len(group)) for i, each in own.items()}
+                    outs = {i: take_part(self.inner, each, static["dim"], i, len(group)) for i, each in own.items()}
                 elif len(own) == len(group):
                     outs = dict(enumerate(within(self.inner, primitive, list(own.values()), static)))
                 else:
@@ -397,7 +393,7 @@ class Ranks(BaseInterpreter[RankValues]):
             if bucket.nbytes >= self.bucket:
                 bucket.begin()
         (type_,) = self.infer(primitive, (x.type,), static)
-        return RankValues.coming(self, type_, bucket, number)
+        return RankValues(self, None, type_, pending=(bucket, number))
 
     def empty_bucket(self, primitive: Primitive, static: Static) -> Bucket:
         """A bucket for calls of a collective with such static parameters."""
@@ -451,7 +447,7 @@ def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any
     mesh = mesh_of(options.mesh)
     if not base.executes or mesh.ranks == 1:
         return base
-    require_joined(mesh)
+    require_mpi_tasks(mesh)
     transport = world()
     if transport.processes > 1 and options.use_gpu:
         from .nccl import on_gpus

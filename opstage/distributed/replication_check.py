@@ -107,12 +107,12 @@ class _Agreeing:
         self._constant = {constant.slot for constant in body.constants}
         self._zero = {body.inputs[i] for i in zeros}
         for equation in body.equations:
-            states = self._after(equation)
+            states = self._infer(equation)
             each = states if isinstance(states, list) else [states] * len(equation.outputs)
             self._of.update(zip(equation.outputs, each))
         self.outputs = [self._of.get(slot, _NOTHING) for slot in body.outputs]
 
-    def _after(self, equation: Equation) -> States | list[States]:
+    def _infer(self, equation: Equation) -> States | list[States]:
         """Return the state of an op's results, or of each of them."""
         given = [self._of.get(slot, _NOTHING) for slot in equation.inputs]
         self._begun = self._begun or (bool(equation.backward) and self._loss in self._of)

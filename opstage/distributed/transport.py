@@ -11,6 +11,7 @@ from typing import Any, Protocol, final
 from weakref import WeakValueDictionary
 
 import numpy as np
+from typing_extensions import override
 
 from ..ops.catalogue import register
 from ..ops.errors import UsageError
@@ -148,9 +149,8 @@ class DeviceTransport(Protocol):
         ...
 
 
-@final
 class Alone:
-    """A single process, which hosts all ranks."""
+    """A single process, which hosts all ranks: there are no other processes to send to, wait for or notify."""
 
     process = 0
     processes = 1
@@ -160,82 +160,57 @@ class Alone:
     hosts: Sequence[str] = ("",)
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
-        """Do nothing, since there are no other processes."""
         assert not parts and not room, called
 
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> PendingExchange:
-        """Unreachable, since there are no other processes."""
         raise AssertionError(called)
 
     def watch(self, done: Callable[[], bool], called: str) -> None:
-        """Unreachable, since there are no other processes."""
-        raise AssertionError(called)
+        """Do nothing."""
 
     def leave_run(self, error: BaseException) -> None:
-        """Do nothing, since there are no other processes."""
+        """Do nothing."""
 
     def fail(self, error: BaseException) -> bool:
-        """Return True: this process reports its error."""
         return True
 
     def abort(self, code: int) -> None:
-        """Do nothing, since there are no other processes."""
+        """Do nothing."""
 
     def wait_at_most(self, seconds: float) -> None:
-        """Do nothing, since there are no other processes."""
+        """Do nothing."""
 
 
 ONE_PROCESS = Alone()
 
 
 @final
-class Silent:
+class Silent(Alone):
     """One of several processes, cut off from the others: it sends nothing and receives zeros."""
-
-    agreed = True
-    waited = 0.0
-    sent = 0
 
     def __init__(self, transport: Transport):
         self.process, self.processes, self.hosts = transport.process, transport.processes, transport.hosts
 
+    @override
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
-        """Receive zeros."""
         for out in room.values():
             out[...] = 0
 
+    @override
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> PendingExchange:
-        """Receive zeros, immediately."""
         self.exchange(parts, room, called)
         return self
 
     def wait(self) -> None:
-        """Do nothing, since it is complete."""
+        """Do nothing, since the exchange is complete."""
 
     def abandon(self) -> None:
-        """Do nothing, since it is complete."""
-
-    def watch(self, done: Callable[[], bool], called: str) -> None:
-        """Do nothing, since there are no other processes to wait for."""
-
-    def leave_run(self, error: BaseException) -> None:
-        """Do nothing, since no other process takes part."""
+        """Do nothing, since the exchange is complete."""
 
     def begin_on_device(
         self, device: Any, number: int, parts: Mapping[int, Any], room: Mapping[int, Any], called: str
     ) -> None:
-        """Start side work that does nothing."""
         device.aside(number, _NOWHERE, *room.values())
-
-    def fail(self, error: BaseException) -> bool:
-        """Return True: this process reports its error."""
-        return True
-
-    def abort(self, code: int) -> None:
-        """Do nothing, since there are no other processes."""
-
-    def wait_at_most(self, seconds: float) -> None:
-        """Do nothing, since there are no other processes."""
 
 
 class _Nowhere:
@@ -255,7 +230,7 @@ _NUMBERS = count(1)
 _LOCK = make_lock()
 
 
-def handle_of(part: Any) -> int:
+def get_handle(part: Any) -> int:
     """Return a number for a transport or an object that uses one, since static parameters are plain data."""
     with _LOCK:
         found = next((number for number, known in _HANDLES.items() if known is part), None)
@@ -265,8 +240,8 @@ def handle_of(part: Any) -> int:
         return found
 
 
-def held_by(handle: int) -> Any:
-    """Return the object of a number from `handle_of`."""
+def get_object(handle: int) -> Any:
+    """Return the object of a number from `get_handle`."""
     return _HANDLES[handle]
 
 
@@ -311,7 +286,7 @@ def _exchange(token: Array, *parts: Array, transport: int, to: Any, come: Any, c
 
 def _on_device(device: Any, parts: Any, transport: int, to: Any, come: Any, called: str) -> tuple[int, tuple[Any, ...]]:
     """Start an exchange of device buffers; return its number and the buffers that it fills."""
-    engine = held_by(transport)
+    engine = get_object(transport)
     if not hasattr(engine, "begin_on_device"):
         raise UsageError(
             f"{called} is not supported on {device}: the engine between processes does not reach the memory of a GPU "

@@ -159,11 +159,11 @@ class Varying(Wrapper[VaryingRef, Any]):
             cut = static["axis"], static.get("dim")
             if primitive is SHARD and cut in refs[0].parts:
                 return (refs[0].parts[cut],)
-            axes = self._after(primitive, refs, static)
+            axes = self._result_axes(primitive, refs, static)
         else:
             axes = NOWHERE.union(*[ref.axes for ref in refs])
             if axes and primitive in DRAWS:
-                return self._drawn(primitive, refs, axes, static)
+                return self._draw_rows(primitive, refs, axes, static)
             if primitive is DIV and self.cursor.ordinal in self.quotients:
                 refs, self.divided = (refs[0], self.divisor(refs[1])), True
             if primitive is BATCH_NORM and refs[0].axes & self.batch:
@@ -172,7 +172,7 @@ class Varying(Wrapper[VaryingRef, Any]):
                 return self._with_bodies(primitive, refs, static)
             refs = tuple([ref.over(axes) for ref in refs])
         outs = self.inner.bind(primitive, tuple([ref.value for ref in refs]), static)
-        copied = axes - NOWHERE.union(*[ref.axes - ref.copied for ref in refs]) - _parted(primitive, static)
+        copied = axes - NOWHERE.union(*[ref.axes - ref.copied for ref in refs]) - _split_axis(primitive, static)
         if primitive is ALL_GATHER and not static["replicated"]:
             copied |= {static["axis"]}
         results = tuple([VaryingRef(out, self, axes, copied=copied) for out in outs])
@@ -219,13 +219,13 @@ class Varying(Wrapper[VaryingRef, Any]):
             begun = given, least, decided
             everywhere = decided | (NOWHERE.union(*[axes for axes, _ in given]) - sent)
             given = [
-                _joined(own, (everywhere, everywhere)) if r.dtype.kind in "fO" else own for r, own in zip(refs, given)
+                _union(own, (everywhere, everywhere)) if r.dtype.kind in "fO" else own for r, own in zip(refs, given)
             ]
             try:
                 for name, body in bodies.items():
-                    made[name] = self._traced(body, given[first:], () if name == "test" else least)
+                    made[name] = self._trace(body, given[first:], () if name == "test" else least)
             except MeshError:  # what ranks send each other may begin alike, such as a pipeline's zeros
-                wider = _copied(refs[:carries], given, NOWHERE.union(*[axes for axes, _ in given]))
+                wider = _copy_over(refs[:carries], given, NOWHERE.union(*[axes for axes, _ in given]))
                 if wider == given[:carries]:
                     raise
                 given = [*wider, *given[carries:]]
@@ -233,10 +233,10 @@ class Varying(Wrapper[VaryingRef, Any]):
             if primitive is WHILE:
                 decided = decided | made["test"][1][0][0]
             outs = [
-                reduce(_joined, each, (decided, NOWHERE))
+                reduce(_union, each, (decided, NOWHERE))
                 for each in zip(*[outs for name, (_, outs) in made.items() if name != "test"])
             ]
-            least = [_joined(own, out) for own, out in zip(given, outs[:carries])]
+            least = [_union(own, out) for own, out in zip(given, outs[:carries])]
             given = [*least, *given[carries:]]
             least = outs if first else least
             if (given, least, decided) == begun:
@@ -251,7 +251,7 @@ class Varying(Wrapper[VaryingRef, Any]):
             [VaryingRef(out, self, axes, copied=copied) for out, (axes, copied) in zip(found, results)]
         )
 
-    def _traced(self, body: Body, given: Sequence[_Over], least: Sequence[_Over]) -> tuple[Body, list[_Over]]:
+    def _trace(self, body: Body, given: Sequence[_Over], least: Sequence[_Over]) -> tuple[Body, list[_Over]]:
         """Return a body for inputs that vary over these axes, its first results varied over at least those of `least`,
         and over which its results vary."""
         tracer = Tracer(self.inner, body.lines)
@@ -263,7 +263,7 @@ class Varying(Wrapper[VaryingRef, Any]):
         self.used_axes |= within.used_axes
         return tracer.finish(inputs, [out.value for out in outs]), [(out.axes, out.copied) for out in outs]
 
-    def _after(self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static) -> frozenset[str]:
+    def _result_axes(self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static) -> frozenset[str]:
         """Return the axes over which the result of a collective varies."""
         axis: str = static["axis"]
         self.used_axes.add(axis)
@@ -308,7 +308,7 @@ class Varying(Wrapper[VaryingRef, Any]):
         with Quietly(self.cursor):
             return batch_norm_of_ranks(self, *refs, **static, whole=whole, ranks=ranks)
 
-    def _drawn(
+    def _draw_rows(
         self, primitive: Primitive, refs: tuple[VaryingRef, ...], axes: frozenset[str], static: Static
     ) -> tuple[VaryingRef, ...]:
         """Draw once for all ranks and take the rank's rows, so that the numbers equal those of the whole batch on one
@@ -333,18 +333,18 @@ class Varying(Wrapper[VaryingRef, Any]):
         return tuple([VaryingRef(x, self, axes) for x in drawn])
 
 
-def _joined(one: _Over, other: _Over) -> _Over:
+def _union(one: _Over, other: _Over) -> _Over:
     """Return over which axes a tensor varies that is either of two, and over which it is a copy all the same."""
     axes = one[0] | other[0]
     return axes, axes - (one[0] - one[1]) - (other[0] - other[1])
 
 
-def _copied(refs: Sequence[VaryingRef], given: Sequence[_Over], over: frozenset[str]) -> list[_Over]:
+def _copy_over(refs: Sequence[VaryingRef], given: Sequence[_Over], over: frozenset[str]) -> list[_Over]:
     """Return what refs vary over if floats among them are copied over these axes too."""
-    return [_joined(own, (over, over)) if ref.dtype.kind in "fO" else own for ref, own in zip(refs, given)]
+    return [_union(own, (over, over)) if ref.dtype.kind in "fO" else own for ref, own in zip(refs, given)]
 
 
-def _parted(primitive: Primitive, static: Static) -> frozenset[str]:
+def _split_axis(primitive: Primitive, static: Static) -> frozenset[str]:
     """Return the axis along which a collective makes of what is alike what differs; a `vary` that a program asks for
     says that it shall count as such."""
     return frozenset({static["axis"]}) if primitive in (VARY, SHARD, AXIS_INDEX) else NOWHERE

@@ -124,7 +124,7 @@ class Plan(Renamed):
         """
         leaves, structure = trees.flatten(parameters)
         places = Places.among(structure, leaves)
-        shapes = [_shape_of(item, name) for item, name in zip(leaves, places.paths, strict=True)]
+        shapes = [_require_shape(item, name) for item, name in zip(leaves, places.paths, strict=True)]
         if self._ordered:
             initialisers = self._for_every_place(places, shapes)
         else:
@@ -162,7 +162,7 @@ def build(declarations: Any, *, dtype: str | DType = "float32", seed: int = 0) -
     return Plan.of(declarations).materialise(declarations, dtype=dtype, seed=seed)
 
 
-def _shape_of(item: Any, path: str) -> tuple[int, ...]:
+def _require_shape(item: Any, path: str) -> tuple[int, ...]:
     shape = getattr(item, "shape", None)
     if not isinstance(shape, tuple):
         raise UsageError(

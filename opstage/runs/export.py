@@ -46,7 +46,7 @@ def export(trained: Trained, path: Path, form: str) -> None:
         raise UsageError("--format onnx needs onnx and onnxruntime: pip install 'opstage[onnx]'")
     graph = _predicting(trained)
     held = [trained.trainer.get_params(), *([] if trained.model.state is None else [trained.trainer.state])]
-    values: dict[str, Any] = dict(zip(trained.predictor.held_names, held))
+    values: dict[str, Any] = dict(zip(trained.predictor.parameter_names, held))
     model = model_of(graph, values)
     for key, text in metadata(trained).items():
         model.metadata_props.add(key=key, value=text)

@@ -335,7 +335,7 @@ class Microbatches:
         def metric(name: str) -> Any:
             how = joins.get(name, "")
             values = [each[name] for each in told]
-            return _joined_metric(values, *weighed.get(how, (weights, divisor)), mean=how == ROWS)
+            return _combine_metric(values, *weighed.get(how, (weights, divisor)), mean=how == ROWS)
 
         def new_state(name: str) -> Any:
             values = [each[name] for each in told]
@@ -343,7 +343,7 @@ class Microbatches:
             return interpreter.put(values[0] if same else np.asarray(metric(name), values[0].dtype))
 
         return GradientSums(
-            interpreter.put(_joined(losses, weights, divisor)),
+            interpreter.put(_weighted_mean(losses, weights, divisor)),
             {name: interpreter.put(metric(name)) for name in told[0] if name not in old},
             [new_state(name) for name in old] if proved else state,
             sums,
@@ -370,7 +370,7 @@ def _total(values: Sequence[Any]) -> Any:
     return np.asarray(sum([np.asarray(value, np.float64 if kind.kind == "f" else kind) for value in values]), kind)
 
 
-def _joined(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
+def _weighted_mean(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
     kind = np.asarray(values[0]).dtype
     wide = kind if kind.kind == "O" else np.dtype(np.float64)
     # a mean of no rows, 0/0, does not count; weights of both signs that add up to 0 make one that is infinite
@@ -379,14 +379,14 @@ def _joined(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
     return np.asarray(total / (divisor if kind.kind == "O" else float(divisor)), kind)
 
 
-def _joined_metric(values: Sequence[Any], weights: Sequence[Any], divisor: Any, *, mean: bool) -> Any:
+def _combine_metric(values: Sequence[Any], weights: Sequence[Any], divisor: Any, *, mean: bool) -> Any:
     """Add integer metrics, which are counts, but for a `mean`, which is the same in all parts; combine the others by
     their weights."""
     if np.asarray(values[0]).dtype.kind in "iub":
         return values[0] if mean else np.sum(np.asarray(values, np.int64), axis=0)
     if len({np.shape(value) for value in values}) > 1:
         raise UsageError("accumulate joins metrics of all parts of a batch, but a metric has another shape in each")
-    return _joined(values, weights, divisor)
+    return _weighted_mean(values, weights, divisor)
 
 
 _WHAT = {ROWS: "a mean over the rows", SUM: "a sum over the rows"}
@@ -399,7 +399,7 @@ class GradientAccumulation:
     def __init__(self, executor: Executor, accumulate: Accumulate):
         self._executor = executor
         self._accumulate = accumulate
-        self._joinings = LossReductions()
+        self._reductions = LossReductions()
 
     def compute(
         self, batch: tuple[Any, ...], optimizer: BoundOptimizer, scalars: tuple[str, ...]
@@ -411,7 +411,7 @@ class GradientAccumulation:
         rows = Rows(self._executor, batch)
         parts = rows.parts(accumulate.parts)
         found = self.require(rows, parts)
-        step = self._executor.step_for(rows.structure, optimizer=optimizer, scalars=scalars)
+        step = self._executor.choose_step(rows.structure, optimizer=optimizer, scalars=scalars)
         if found.terms is not None:
             split, by = Microbatches(step, terms=found, rows=rows.count), SUM
         else:
@@ -425,7 +425,7 @@ class GradientAccumulation:
         """Return how the loss of these rows follows from those of its parts; with `terms`, from them alone. Raises
         UsageError unless that is proved, as `Accumulate.by` says."""
         by, metric, check = self._accumulate.by, self._accumulate.metric, self._accumulate.check
-        step = self._executor.step_for(rows.structure)
+        step = self._executor.choose_step(rows.structure)
         held = self._executor.state
         row = step.pack(held.values(), held.state, parts[0].refs)
         types = [TensorType(ref.shape, ref.dtype) for ref in row]
@@ -435,7 +435,7 @@ class GradientAccumulation:
         types, batch = [types[i] for i in at], slice(len(at) - step.counts[2], len(at))
         key = (step.key, *[(type_.shape[1:], type_.dtype) for type_ in types[batch]])
         loss = FlatLoss(with_train(self._executor.loss, True), structure)
-        with self._joinings.proved(key, loss, types, batch, held.interpreter, held.interpreter.mesh) as found:
+        with self._reductions.proved(key, loss, types, batch, held.interpreter, held.interpreter.mesh) as found:
             proved = found.loss == by or (found.loss == DIVISOR and by != SUM) or (found.loss == ROWS and metric)
             terms = found.in_terms(before=True)
             unproved = [name for name, how in terms.metrics.items() if not how] if terms is not None else []

@@ -43,7 +43,7 @@ _RISING = ("accuracy", "precision", "recall", "f1", "auc", "r2")
 _FALLING = ("loss", "error", "_l2", "perplexity", "mse", "mae", "rmse", "nll")
 
 
-def mode_of(owner: str, metric: str, mode: str | None) -> str:
+def infer_mode(owner: str, metric: str, mode: str | None) -> str:
     """Return "max" or "min", the better end of a metric; None infers it from the name. Raises UsageError if that
     fails."""
     if mode is not None:
@@ -65,7 +65,7 @@ class _Watching(Callback):
 
     def __init__(self, metric: str, mode: str | None, min_delta: float):
         self.metric = metric
-        self.mode = mode_of(self.name, metric, mode)
+        self.mode = infer_mode(self.name, metric, mode)
         self.min_delta = float(require_nonnegative(self.name, "min_delta", min_delta))
         self.best: float | None = None
         self.best_epoch: int | None = None
@@ -96,7 +96,7 @@ class _Watching(Callback):
             self.best, self.best_epoch = value, result.epoch
         return better
 
-    def told_best(self) -> str:
+    def describe_best(self) -> str:
         """Describe the best value: `it was best, 0.61, in epoch 3`."""
         if self.best is None or self.best_epoch is None:
             return "it has been nan"
@@ -144,7 +144,7 @@ class EarlyStopping(_Watching):
     def epoch(self, loop: Loop, result: EpochResult) -> None:
         if not self.improves(result) and self.waited >= self.patience:
             epochs = f"{self.patience} epoch{'s' * (self.patience > 1)}"
-            loop.stop(f"{self.metric} has not become better for {epochs}; {self.told_best()}")
+            loop.stop(f"{self.metric} has not become better for {epochs}; {self.describe_best()}")
 
 
 @final

@@ -95,7 +95,7 @@ class Executor:
         step: TrainingStep | Microbatches
         if self._accumulation is None:
             refs, structure = self.bind_batch(batch)
-            step = self.step_for(structure, optimizer=own, scalars=tuple(scalars))
+            step = self.choose_step(structure, optimizer=own, scalars=tuple(scalars))
         else:  # the step of their gradients
             refs, step = self._accumulation.compute(batch, own, tuple(scalars))
         numbers = [interpreter.put(np.asarray(value, interpreter.dtype)) for value in scalars.values()]
@@ -154,7 +154,7 @@ class Executor:
         """
         state, program = self.state, self.loss if other is None else other
         if _ARRAYS.issuperset(map(type, batch)):
-            arrays, structure = [*batch], _structure_of(len(batch))
+            arrays, structure = [*batch], _batch_structure(len(batch))
         else:
             called = "the loss" if other is None else "the program"
             batch = lists_as_arrays(by_position(batch, program, state.batch_starts, called))
@@ -165,7 +165,7 @@ class Executor:
             self._contract.check(batch, arrays, refs)
         return refs, structure
 
-    def step_for(
+    def choose_step(
         self,
         batch: Structure,
         *,
@@ -184,7 +184,7 @@ class Executor:
             step = self._store(key, self._loss_when[train], batch, optimizer, scalars)
         return step
 
-    def program_for(self, program: Callable[..., Any], batch: Structure) -> TrainingStep:
+    def choose_program(self, program: Callable[..., Any], batch: Structure) -> TrainingStep:
         """Return another program of the parameters, in evaluation form, as the loss of a step without optimizer."""
         key = (Identity(program), self.state.trained, batch)
         step = self._steps.get(key)
@@ -245,7 +245,7 @@ class Executor:
         refs = tuple([state.interpreter.put(array) for array in arrays])
         if any(ref is not array for ref, array in zip(refs, arrays)):
             return None  # the arrays are converted first
-        values, step = state.values(), self.program_for(program, batch)
+        values, step = state.values(), self.choose_program(program, batch)
         row = step.pack(values, state.state, refs)
         first = len(values) + len(state.state)
         found = state.interpreter.prepared(
@@ -258,7 +258,7 @@ _ARRAYS = {np.ndarray}
 
 
 @cache
-def _structure_of(count: int) -> Structure:
+def _batch_structure(count: int) -> Structure:
     """Return the structure of a batch of so many arguments, each an array."""
     return flatten((0,) * count)[1]
 

@@ -127,7 +127,7 @@ def fit(
             at = loop.position
             means, counted = _evaluated(trainer, metrics, held_out)
             for callback in callbacks:
-                means = _joined(means, callback.name, callback.evaluated(loop))
+                means = _merge_metrics(means, callback.name, callback.evaluated(loop))
             outcome = EpochResult(at.epoch, at.loss_sum / at.samples, means, at.seconds, at.samples, counted)
             with uninterrupted():
                 told = False
@@ -162,7 +162,7 @@ def require_callbacks(
     require_metrics(callbacks, lambda: list(evaluate(trainer, metrics, held_out, most=1)))
 
 
-def _joined(means: dict[str, float], whose: str, more: Mapping[str, float]) -> dict[str, float]:
+def _merge_metrics(means: dict[str, float], whose: str, more: Mapping[str, float]) -> dict[str, float]:
     for name in more:
         if name in means:
             raise UsageError(f"the callback {whose!r} gives a held-out metric {name!r}, which there is already")

@@ -51,7 +51,7 @@ def check_arrays(
             close = nearest(name, arrays)
             findings.append(_unfit(name, f"{origin} has no array {name!r}{close}; it has {has}"))
             continue
-        taken = _taken(array, spec, batch_size)
+        taken = _batch_header(array, spec, batch_size)
         found = _mismatch([name], [spec], [taken], origin)
         if found is None:
             fitting.append((name, spec, taken))
@@ -76,7 +76,7 @@ def array_headers(path: str | os.PathLike[str]) -> dict[str, ArrayHeader]:
     return {name: ArrayHeader(array.shape, array.dtype) for name, array in zip(dataset.names, dataset.arrays)}
 
 
-def _taken(array: ArrayHeader, spec: Spec, batch_size: int | None) -> ArrayHeader:
+def _batch_header(array: ArrayHeader, spec: Spec, batch_size: int | None) -> ArrayHeader:
     """Return the header with the number of rows of a batch."""
     first = next(iter(spec.entries), None)
     if not array.shape or first is None:
@@ -211,10 +211,10 @@ def _shape_difference(name: str, spec: Spec, tensor: TensorHeader, sizes: dict[s
     """Say why a stored shape differs from the expected one. A named dim has one size in the whole checkpoint."""
     entries = [str(entry) for entry in spec.entries]
     if len(entries) != len(tensor.shape):
-        return f"the model has rank {len(entries)}, {_wanted(entries)}"
+        return f"the model has rank {len(entries)}, {_show_shape(entries)}"
     for axis, (entry, size) in enumerate(zip(entries, tensor.shape)):
         if entry.isdecimal() and int(entry) != size:
-            return f"it has {size} on axis {axis} where the model has {entry}, {_wanted(entries)}"
+            return f"it has {size} on axis {axis} where the model has {entry}, {_show_shape(entries)}"
         if entry.isidentifier():
             known, where = sizes.setdefault(entry, (size, name))
             if known != size:
@@ -231,12 +231,12 @@ def _dtype_difference(spec: Spec, tensor: TensorHeader, options: Options, exact:
 
 
 def _declared(spec: Spec, options: Options) -> str:
-    return f"{_wanted([str(entry) for entry in spec.entries])} {spec.dtype or options.dtype}"
+    return f"{_show_shape([str(entry) for entry in spec.entries])} {spec.dtype or options.dtype}"
 
 
-def _wanted(entries: list[str]) -> str:
+def _show_shape(entries: list[str]) -> str:
     return f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
 
 
 def _show(tensor: TensorHeader) -> str:
-    return f"{_wanted([str(size) for size in tensor.shape])} {_NAMES.get(tensor.dtype, tensor.dtype)}"
+    return f"{_show_shape([str(size) for size in tensor.shape])} {_NAMES.get(tensor.dtype, tensor.dtype)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -162,13 +163,7 @@ class ScalarModule(Renamed):
         With `require_finite` a loss that is nan or infinite raises NotFiniteError after its step, and so do parameters
         that are when the last step is done.
         """
-        samples = _checked_samples(steps, samples, log_every)
-        for i in range(steps):
-            batch = _batch(samples[i % len(samples)])
-            loss = self.trainer.step(lr, *batch)
-            _log(i, steps, loss, log_every, log)
-            if require_finite:
-                _require_finite(loss, self.trainer.steps_taken, batch)
+        self._train(partial(self.trainer.step, lr), steps, samples, log_every, log, require_finite)
         if require_finite and self.trainer.executes:
             require_finite_values(self.trainer.unfetched())
 
@@ -184,17 +179,36 @@ class ScalarModule(Renamed):
         require_finite: bool = True,
     ) -> OptimizerState:
         """`train_sgd` with any optimizer, from `state`; returns the state after the last step."""
-        samples = _checked_samples(steps, samples, log_every)
-        for i in range(steps):
-            batch = _batch(samples[i % len(samples)])
+
+        def step(*batch: Any) -> Any:
+            nonlocal state
             result = self.trainer.train_step(optimizer, state, *batch)
             state = result.state
-            _log(i, steps, result.loss, log_every, log)
-            if require_finite:
-                _require_finite(result.loss, self.trainer.steps_taken, batch)
+            return result.loss
+
+        self._train(step, steps, samples, log_every, log, require_finite)
         if require_finite and self.trainer.executes:
             require_finite_values(self.trainer.unfetched(), self.trainer.unfetched_optim(optimizer, state))
         return state
+
+    def _train(
+        self,
+        step: Callable[..., Any],
+        steps: int,
+        samples: Iterable[Sample],
+        log_every: int,
+        log: Callable[[str], None] | None,
+        require_finite: bool,
+    ) -> None:
+        """Take `steps` steps, of which each returns its loss, over the samples in turn."""
+        samples = _checked_samples(steps, samples, log_every)
+        for i in range(steps):
+            batch = _batch(samples[i % len(samples)])
+            loss = step(*batch)
+            if log is not None and log_every and ((i + 1) % log_every == 0 or i + 1 == steps):
+                log(f"step {i + 1}/{steps}  loss {_shown(loss)}")
+            if require_finite:
+                _require_finite(loss, self.trainer.steps_taken, batch)
 
     def mean_loss(self, samples: Iterable[Sample]) -> Any:
         """Mean of the loss over the samples; never updates anything.
@@ -228,11 +242,6 @@ def _checked_samples(steps: int, samples: Iterable[Any], log_every: int) -> Sequ
         raise UsageError("argument samples: expected at least one sample, got an empty list")
     listed: Sequence[Any] = found
     return listed
-
-
-def _log(i: int, steps: int, loss: Any, log_every: int, log: Callable[[str], None] | None) -> None:
-    if log is not None and log_every and ((i + 1) % log_every == 0 or i + 1 == steps):
-        log(f"step {i + 1}/{steps}  loss {_shown(loss)}")
 
 
 def _shown(loss: Any) -> str:

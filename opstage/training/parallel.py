@@ -33,7 +33,7 @@ from .sizes import in_numbers
 from .terms import ROWS, SUM
 
 
-def shared_out(specs: tuple[Any, ...], mesh: Mesh) -> tuple[Any, ...]:
+def shard_specs(specs: tuple[Any, ...], mesh: Mesh) -> tuple[Any, ...]:
     """Return the Specs of a batch with the constraint that the ranks can divide its rows evenly."""
     size = mesh.size(DATA)
     if size == 1:
@@ -83,7 +83,7 @@ class DataParallel:
     def __init__(self, loss: Callable[..., Any], trees: int):
         self.loss = loss
         self._trees = trees
-        self._joinings = LossReductions()
+        self._reductions = LossReductions()
         self._part: LossPart | None = None
 
     def on(self, part: LossPart | None) -> DataParallel:
@@ -117,7 +117,7 @@ class DataParallel:
         refs = varying(outer, (*leaves[:first], *parts))
         types = [TensorType(leaf.shape, leaf.dtype) for leaf in (*leaves[:first], *parts)]
         flat = FlatLoss(self.loss, structure)
-        found, begun = self._joining(flat, types, first, ops, varying) if split else _SUMMED, ops.cursor.ordinal
+        found, begun = self._loss_reduction(flat, types, first, ops, varying) if split else _SUMMED, ops.cursor.ordinal
         joins = part.joins if part is not None else found.in_terms()
         if joins is not None:
             loss, aux = self._in_terms(outer, flat, refs, first, joins)
@@ -129,7 +129,7 @@ class DataParallel:
         loss, outer.quotients = outer.adopt(loss), frozenset()
         _require_known(ops.mesh, outer.used_axes)
         if split:
-            joins = _require_joining(joins, summed=joins.sends and DATA not in loss.axes)
+            joins = _require_reduction(joins, summed=joins.sends and DATA not in loss.axes)
         with Quietly(ops.cursor):
 
             def weighed(divisor: Divisor | None, x: Any) -> VaryingRef | None:
@@ -138,16 +138,16 @@ class DataParallel:
                 return outer.cast(divisor.value(outer, flat, refs, types), dtype=dtype_name(x.dtype))
 
             weight = weighed(joins.divisor, loss)
-            joined = _alike(_join(outer, loss, joins.loss, weight), "the loss") if split else loss
-            told = {
-                name: _alike(_metric(outer, name, value, joins, weighed), f"the metric {name!r}").value
+            joined = _require_replicated(_join(outer, loss, joins.loss, weight), "the loss") if split else loss
+            metrics = {
+                name: _require_replicated(_metric(outer, name, value, joins, weighed), f"the metric {name!r}").value
                 for name, value in aux.metrics.items()
             }
-            kept = [
-                _alike(_metric(outer, name, value, joins, weighed), name).value
+            states = [
+                _require_replicated(_metric(outer, name, value, joins, weighed), name).value
                 for name, value in with_state({}, aux.state).items()
             ]
-        return joined.value, Aux(state=unflatten(flatten(aux.state)[1], kept), metrics=told)
+        return joined.value, Aux(state=unflatten(flatten(aux.state)[1], states), metrics=metrics)
 
     def _in_terms(
         self, ops: Varying, flat: FlatLoss, refs: Sequence[VaryingRef], first: int, joins: LossReduction
@@ -176,12 +176,12 @@ class DataParallel:
             with Quietly(ops.cursor):
                 return of_part(ops.adopt(ops.scale(x, c=ratio(1, ranks))))
 
-        loss, told = terms.run(ops, flat, refs, slice(first, len(refs)), rows, whole, shared)
-        metrics = {name: value for name, value in told.items() if not is_state(name)}
-        state = unflatten(flat.state, [value for name, value in told.items() if is_state(name)])
+        loss, values = terms.run(ops, flat, refs, slice(first, len(refs)), rows, whole, shared)
+        metrics = {name: value for name, value in values.items() if not is_state(name)}
+        state = unflatten(flat.state, [value for name, value in values.items() if is_state(name)])
         return of_part(ops.adopt(loss)) if joins.loss == ROWS else loss, Aux(metrics=metrics, state=state)
 
-    def _joining(
+    def _loss_reduction(
         self,
         flat: FlatLoss,
         types: Sequence[TensorType],
@@ -198,11 +198,11 @@ class DataParallel:
 
         types = in_numbers(types)
         key = tuple([(type_.shape, type_.dtype) for type_ in types])
-        with self._joinings.proved(key, flat, types, slice(first, len(types)), ops, ops.mesh, of_rank) as found:
+        with self._reductions.proved(key, flat, types, slice(first, len(types)), ops, ops.mesh, of_rank) as found:
             return found
 
 
-def _require_joining(found: LossReduction, *, summed: bool) -> LossReduction:
+def _require_reduction(found: LossReduction, *, summed: bool) -> LossReduction:
     """Return the proof itself, where the program has not `summed` the loss over the ranks.
 
     Raises UsageError if there is none, or if ranks would draw otherwise than one rank.
@@ -230,7 +230,7 @@ def _require_known(mesh: Mesh, known: set[str]) -> None:
             )
 
 
-def _alike(x: VaryingRef, what: str) -> VaryingRef:
+def _require_replicated(x: VaryingRef, what: str) -> VaryingRef:
     """Return x, which must be equal on all ranks."""
     if x.axes:
         axes = " and ".join(map(repr, sorted(x.axes)))

@@ -186,7 +186,7 @@ class Predictor:
             self._never.add(kind)
 
     @property
-    def held_names(self) -> tuple[str, ...]:
+    def parameter_names(self) -> tuple[str, ...]:
         """The names of parameters and any state in the graph: those of the arguments of the outputs."""
         assert self.model.outputs is not None
         return tuple(inspect.signature(self.model.outputs).parameters)[1 : self.model.batch_starts]

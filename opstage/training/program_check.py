@@ -26,7 +26,7 @@ from ..options import Options
 from ..program_arguments import with_train
 from .parameters import shared_findings
 from .step import Clip
-from .validate import PlannedStep, parameter_specs, report_on, training_step
+from .validate import PlannedStep, check_planned_step, parameter_specs, training_step
 
 # A model's step or forward pass, recorded as a graph without any data -------------------------------------------------
 
@@ -84,7 +84,7 @@ def check_model(
         return check(model.forward, *trees, *_batch(model, sizes), options=options, train=False)
     loss = model.require_loss()
     planned = _step(model, options, optimizer, clip)
-    report, _ = report_on(loss, model.init, *_batch(model, sizes), **planned)
+    report, _ = check_planned_step(loss, model.init, *_batch(model, sizes), **planned)
     return with_captured(report, loss, clip)
 
 
@@ -198,7 +198,7 @@ def _checked(
         else:
             forward = replace(forward, warnings=(*shared_findings(bound.params), *forward.warnings))
         return Checked(_complete(forward, program, name), FORWARD, bound.params, bound.state, batch)
-    report, made = report_on(
+    report, made = check_planned_step(
         bound.program, bound.params, *bound.batch, options=options, optimizer=optimizer, state=bound.state
     )
     report = with_captured(report, bound.program)

@@ -246,13 +246,13 @@ class Session(Interpreter[Ref]):
         """A natural number that ops read as an index or label: an integer scalar without gradient."""
         self._tape.take()
         self._base.admit("nat")
-        return self._noted(NatRef(self._tape, natural("nat", value)))
+        return self._note(NatRef(self._tape, natural("nat", value)))
 
     def nat_vec(self, values: Sequence[int]) -> NatVecRef:
         """A vector of natural numbers that ops read as indices or labels."""
         self._tape.take()
         self._base.admit("nat_vec")
-        return self._noted(NatVecRef(self._tape, naturals("nat_vec", values)))
+        return self._note(NatVecRef(self._tape, naturals("nat_vec", values)))
 
     def get_nat(self, ref: NatRef) -> int:
         """The number now."""
@@ -270,7 +270,7 @@ class Session(Interpreter[Ref]):
         """Replace the numbers, as `set_nat` does. Raises ShapeError when there are more or fewer of them."""
         self._nats(ref, NatVecRef, "set_nat_vec").put(naturals("set_nat_vec", values))
 
-    def _noted(self, made: Handle) -> Handle:
+    def _note(self, made: Handle) -> Handle:
         self._tape.note(made)
         return made
 
@@ -327,7 +327,7 @@ class Session(Interpreter[Ref]):
         retain = None if dense else {leaf.record for leaf in leaves if leaf.record is not None}
         found = tape.cotangents([node], [cotangent], retain=retain, keep=dense)
         used = {param: use.node for param, use in self._used.items()}
-        self._gradients = self._noted(Gradients(tape, self._base, found, used, leaves, dense=dense))
+        self._gradients = self._note(Gradients(tape, self._base, found, used, leaves, dense=dense))
         return self._gradients
 
     def grad(self, ref: Ref | Param) -> Any:
@@ -413,7 +413,7 @@ class Session(Interpreter[Ref]):
         paths = {param: param.name or f"<{i}>" for i, param in enumerate(nodes)}
         optimizer = optimizer.bound([(path,) for path in paths.values()])
         members = [optimizer.at(paths[param]) for param in params]
-        states = [self._slots_of(member, param) for member, param in zip(members, params)]
+        states = [self._find_slots(member, param) for member, param in zip(members, params)]
 
         def update(ops: Interpreter[Any]) -> tuple[list[Any], list[tuple[Any, ...]]]:
             values = [base.lift(param.mirror(store)) for param in params]
@@ -436,7 +436,7 @@ class Session(Interpreter[Ref]):
             commit.set(state, "values", new)
         commit.run()
 
-    def _slots_of(self, optimizer: Optimizer, param: Param) -> _Slots:
+    def _find_slots(self, optimizer: Optimizer, param: Param) -> _Slots:
         found, store = self._slots[optimizer.name].get(param), self._base.store
         if found is not None:
             return found

@@ -358,19 +358,19 @@ class SessionTape(Tape[Any]):
             self._noted = [each for each in self._noted if each() is not None]
             self._most = max(_FEW, 2 * len(self._noted))
 
-    def held(self) -> Iterator[Forgetful]:
+    def live_refs(self) -> Iterator[Forgetful]:
         """Everything that was noted and still exists, oldest first."""
         return (held for each in self._noted if (held := each()) is not None)
 
     def leaves(self) -> list[SessionRef]:
         """The refs that take a gradient and are not the result of an op."""
-        refs = [held for held in self.held() if type(held) is SessionRef]
+        refs = [held for held in self.live_refs() if type(held) is SessionRef]
         return [each for each in refs if each.record is not None and each.record.primitive is None]
 
     @override
     def close(self, reason: str) -> None:
         super().close(reason)
-        for held in self.held():
+        for held in self.live_refs():
             held.forget()
 
     def free(self) -> None:

@@ -348,9 +348,9 @@ def put_shards(home: BaseInterpreter[Any], array: Any) -> Any:
     if type(home) is Ranks:
         (own,), row = shard_shape(array.shape, home.mesh.size(DATA)), np.asarray(array).reshape(-1)
 
-        def part_at(place: int) -> Any:
+        def take_place(place: int) -> Any:
             found = row[place * own : (place + 1) * own]
             return np.concatenate([found, np.zeros(own - len(found), found.dtype)]) if len(found) < own else found
 
-        return home.put_each(DATA, part_at)
+        return home.put_each(DATA, take_place)
     return home.execute_each(lambda ops, x: (take_shard(ops, x),), (home.put(array),))[0]

@@ -447,7 +447,7 @@ class RunningAverage:
         self._home: BaseInterpreter[Any] | None = None
         self._values: tuple[Any, ...] = ()  # of the parameters that are floats
 
-    def values_on(self, held: TrainerState) -> list[Any]:
+    def average_values(self, held: TrainerState) -> list[Any]:
         """Return the average of each parameter, as values of the interpreter of `held`."""
         self._place(held)
         own = iter(self._values)
@@ -460,7 +460,7 @@ class RunningAverage:
         params = [value for p, value in zip(held.params, held.values()) if is_float(p.dtype)]
         count = len(params)
         row = (*self._values, *params, interpreter.put(np.asarray(1 - decay)))
-        program = BaseProgram(_moved, None, ("average", count), dict.fromkeys(range(count), True))
+        program = BaseProgram(_move, None, ("average", count), dict.fromkeys(range(count), True))
         moved = interpreter.execute(program, row, held.steps_taken)
         commit = Commit()
         commit.set(self, "_values", tuple(moved))
@@ -468,7 +468,7 @@ class RunningAverage:
 
     def export(self, held: TrainerState) -> dict[str, Array]:
         """Return the average of each parameter by path, as arrays that the caller owns."""
-        found = zip(held.names, held.params, self.values_on(held))
+        found = zip(held.names, held.params, self.average_values(held))
         return {
             name: owned(fetch_whole(held.interpreter, value, param.shape, param.dtype)) for name, param, value in found
         }
@@ -492,7 +492,7 @@ class RunningAverage:
         self._values, self._home, self._given = values, held.interpreter, None
 
 
-def _moved(ops: BaseInterpreter[Any], *row: Any) -> tuple[list[Any], Any]:
+def _move(ops: BaseInterpreter[Any], *row: Any) -> tuple[list[Any], Any]:
     *tensors, share = row
     half = len(tensors) // 2
     new = []

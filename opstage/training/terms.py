@@ -304,7 +304,7 @@ class Terms:
                 "depend on nothing that changes meanwhile"
             )
         sizes = {ROWS_DIM: types[batch.start].shape[0], RANKS: ops.mesh.size(DATA)}
-        body, behind = _at(body, sizes, {ROWS_DIM: rows, RANKS: 1}), len(iterations)
+        body, behind = _substitute_sizes(body, sizes, {ROWS_DIM: rows, RANKS: 1}), len(iterations)
         if only is not None:
             body = dead_code(body.replace(outputs=(only + behind,)))
 
@@ -327,12 +327,12 @@ def _names(body: Body) -> tuple[str, ...]:
     return tuple([equation.primitive.name for equation in body.equations])
 
 
-def _at(body: Body, sizes: Mapping[str, Dim], whole: Mapping[str, Dim]) -> Body:
+def _substitute_sizes(body: Body, sizes: Mapping[str, Dim], whole: Mapping[str, Dim]) -> Body:
     """Return a body of these sizes, whose numbers that depend on them are those of the `whole` batch on one rank."""
 
     def static(primitive: Primitive, name: str, value: Any) -> Any:
         if isinstance(value, Body):
-            return _at(value, sizes, whole)
+            return _substitute_sizes(value, sizes, whole)
         number = isinstance(value, DimFloat) or (primitive is FULL and name == "value") or primitive is SCALE
         return substitute(value, whole if number else sizes)
 

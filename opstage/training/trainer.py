@@ -29,7 +29,7 @@ from ..transforms.interpreter import BaseInterpreter
 from .accumulate import Accumulate, as_accumulate
 from .commit import exclusive
 from .executor import Executor, PreparedProgram, StepResult
-from .parallel import shared_out
+from .parallel import shard_specs
 from .parameters import get_values, set_values, together
 from .snapshot import Array, OptimizerValues, TrainerValues
 from .state import OptimizerState, RunningAverage, TrainerState, require_state
@@ -67,7 +67,7 @@ class ScalarTrainer(Renamed):
         self.options = options
         self.last_metrics: Mapping[str, Any] = {}
         self._loss = loss
-        self.specs = shared_out(specs, mesh_of(options.mesh))
+        self.specs = shard_specs(specs, mesh_of(options.mesh))
         self._contract = BatchContract(loss, self.specs, options, self._state, clip)
         self._parts = as_accumulate(accumulate, options)
         self._executor = Executor(loss, self._state, self._contract, options, clip, self._parts, gradient_norm)
@@ -174,7 +174,7 @@ class ScalarTrainer(Renamed):
     def forward(self, *batch: Any, train: bool = False) -> Any:
         """The loss of one batch; nothing is differentiated or changed. In evaluation form unless `train`."""
         refs, structure = self._executor.bind_batch(batch)
-        step = self._executor.step_for(structure, train=train)
+        step = self._executor.choose_step(structure, train=train)
         (loss, self.last_metrics), _ = self._executor.evaluate(step.forward, step, refs)
         return loss
 
@@ -186,8 +186,8 @@ class ScalarTrainer(Renamed):
     def evaluate_at(self, average: RunningAverage | None, program: Callable[..., Any], *batch: Any) -> Any:
         """`evaluate`, of an average of the parameters in their place; None: of them as they are."""
         refs, structure = self._executor.bind_batch(batch, program)
-        step = self._executor.program_for(program, structure)
-        values = None if average is None else average.values_on(self._state)
+        step = self._executor.choose_program(program, structure)
+        values = None if average is None else average.average_values(self._state)
         return self._executor.evaluate(step.value, step, refs, values)[0]
 
     @exclusive
@@ -217,7 +217,7 @@ class ScalarTrainer(Renamed):
         A parameter at several places has one gradient, their sum: one read-only array, which is at all of them.
         """
         refs, structure = self._executor.bind_batch(batch)
-        step = self._executor.step_for(structure)
+        step = self._executor.choose_step(structure)
         (loss, self.last_metrics), gradients = self._executor.evaluate(step.gradient, step, refs)
         pulled = iter(gradients)
         return loss, step.places.arrays([next(pulled) if wanted else None for wanted in step.trained])

@@ -33,7 +33,7 @@ from ..optim import Optimizer
 from ..optim.optimizer import Slot
 from ..options import Options, options_of
 from ..program_arguments import BatchArguments, argument_paths, batch_arguments, with_train
-from .parallel import DataParallel, shared_out
+from .parallel import DataParallel, shard_specs
 from .parameters import requires_grad_flags, shared_arrays, shared_findings
 from .sharding import DATA, Sharding, is_parameter_sharded, is_state_sharded
 from .step import Clip, TrainingStep, named
@@ -235,7 +235,7 @@ def check_step(
         UsageError: options that are none; what is wrong with the step is in the report.
     """
     step: dict[str, Any] = {"optimizer": optimizer, "state": state, "requires_grad": requires_grad, "clip": clip}
-    return with_captured(report_on(loss, params, *batch, options=options, **step)[0], loss, clip)
+    return with_captured(check_planned_step(loss, params, *batch, options=options, **step)[0], loss, clip)
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class PlannedStep:
     kept: Mapping[str, str] = field(default_factory=dict)
 
 
-def report_on(
+def check_planned_step(
     loss: Callable[..., Any], params: Any, *batch: Any, options: Options | None = None, **step: Any
 ) -> tuple[Report, PlannedStep | None]:
     """Return the report on the step that `training_step` returns for these arguments, and that step, or None on
@@ -309,7 +309,7 @@ def training_step(
     trees = tuple(as_specs(tree) for tree in by_position(batch, loss, skip))
     program, mesh = with_train(loss, train), mesh_of(options.mesh) if train else ALONE
     if not mesh.is_alone:
-        program, trees = DataParallel(program, skip - 1), shared_out(trees, mesh)
+        program, trees = DataParallel(program, skip - 1), shard_specs(trees, mesh)
     batch_specs, batch_structure = flatten(trees)
     flags = requires_grad_flags(params, requires_grad, options)
     trained = [flag and (spec.dtype is None or is_float(as_dtype(spec.dtype))) for flag, spec in zip(flags, parameters)]
@@ -399,7 +399,7 @@ class BatchContract(Contract):
         """Return the shape checker's report on a whole training step, for batches of `specs`; see `check_step`."""
         held = self._state
         state = unflatten(held.structure, [_type_spec(leaf) for leaf in held.state])
-        return report_on(
+        return check_planned_step(
             self._loss,
             held.tree,
             *specs,

@@ -171,7 +171,7 @@ def test_rows_that_come_first_are_those_of_one_rank(loss: Callable[..., Any]) ->
 )
 def test_rows_that_do_not_come_first_are_refused(loss: Callable[..., Any]) -> None:
     steps(loss, "", "eager")
-    with pytest.raises(ValidationError, match=r"a draw at .*test_draws|cannot be shared out"):
+    with pytest.raises(ValidationError, match=r"a draw at .*test_draws|cannot be sharded"):
         steps(loss, "data=2", "eager")
     if loss is not ROWS_ELSEWHERE["merged, transposed"]:  # of which a loss that is summed by hand needs no proof
         with pytest.raises(ValidationError, match=r"a draw at .*test_draws\.py:\d+ (has like= with|is for) the rows"):

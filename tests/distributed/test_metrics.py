@@ -113,7 +113,7 @@ def test_in_parts_they_are_those_of_the_batch(parts: int) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_others_are_refused(name: str, by_hand: bool) -> None:
     loss = program(other(name), by_hand=by_hand)
-    with pytest.raises(ValidationError, match=f"the metric '{name}' cannot be shared out over the ranks"):
+    with pytest.raises(ValidationError, match=f"the metric '{name}' cannot be sharded over mesh axis"):
         told(loss, Options(dtype="float64", mesh="data=2"))
 
 

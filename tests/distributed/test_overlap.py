@@ -131,7 +131,7 @@ def test_sums_of_ranks_are_written_where_they_stand_in_one_vector(monkeypatch: p
 @pytest.mark.parametrize("zero", [0, 2, 3])
 def test_what_fills_a_bucket_by_itself_is_sent_as_it_is(monkeypatch: pytest.MonkeyPatch, zero: int) -> None:
     sent: list[tuple[Any, Any]] = []
-    noting(monkeypatch, Bucket, "_joined", lambda vector, this, xs: sent.append((vector, xs)))
+    noting(monkeypatch, Bucket, "_pack", lambda vector, this, xs: sent.append((vector, xs)))
     on_processes(2, lambda _: trained("mlp", "data=2", zero=zero, bucket="4KiB", steps=1))
     large = [(vector, [x for x in xs if x.nbytes >= 4096]) for vector, xs in sent]
     large = [(vector, xs) for vector, xs in large if xs]
@@ -150,7 +150,7 @@ def test_parts_go_by_prepared_exchanges(monkeypatch: pytest.MonkeyPatch, zero: i
 
     monkeypatch.setattr(meeting, "_begin", general)
     sent: list[tuple[Any, Sequence[Any]]] = []
-    noting(monkeypatch, PendingVectors, "joined", lambda made, this, process, members: sent.append((made, members)))
+    noting(monkeypatch, PendingVectors, "pack_rows", lambda made, this, process, members: sent.append((made, members)))
     on_processes(2, lambda _: trained("mlp", "data=2", "compiled", zero=zero, bucket=bucket, steps=1))
     assert sent
     assert all(np.shares_memory(made, members[0]) for made, members in sent if len(members) == 1)

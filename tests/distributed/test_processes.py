@@ -10,7 +10,7 @@ import pytest
 
 import opstage
 from opstage import Options, init
-from opstage.distributed.processes import NotJoinedError, launched, require_hosted, require_joined
+from opstage.distributed.processes import NotJoinedError, launched, require_hosted, require_mpi_tasks
 from opstage.distributed.ranks import Ranks, on_mesh
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import gpt, model
@@ -185,18 +185,18 @@ def test_how_a_launcher_is_known(environ: dict[str, str], expected: tuple[int, i
 def test_tasks_of_slurm_that_no_engine_joins_do_not_each_train_the_whole() -> None:
     mesh = Mesh.parse("data=4")
     with pytest.raises(opstage.UsageError, match="srun has started 4 tasks, but MPI joins none of them"):
-        require_joined(mesh, {"SLURM_STEP_NUM_TASKS": "4"})
+        require_mpi_tasks(mesh, {"SLURM_STEP_NUM_TASKS": "4"})
     for called, environ in BY_SRUN.items():
         if called != "none":
-            require_joined(mesh, environ)
+            require_mpi_tasks(mesh, environ)
             continue
         for task in ("0", "1"):  # one of them says so
             with pytest.raises(NotJoinedError, match="srun --mpi=pmi2") as raised:
-                require_joined(mesh, {**environ, "SLURM_PROCID": task})
+                require_mpi_tasks(mesh, {**environ, "SLURM_PROCID": task})
             assert raised.value.speaks is (task == "0")
-    require_joined(mesh, {"SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "1"})
-    require_joined(mesh, {"SLURM_STEP_NUM_TASKS": "1"})
-    require_joined(Mesh(), {"SLURM_STEP_NUM_TASKS": "4"})  # a task each that has nothing to do with the others
+    require_mpi_tasks(mesh, {"SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "1"})
+    require_mpi_tasks(mesh, {"SLURM_STEP_NUM_TASKS": "1"})
+    require_mpi_tasks(Mesh(), {"SLURM_STEP_NUM_TASKS": "4"})  # a task each that has nothing to do with the others
 
 
 @pytest.mark.parametrize(

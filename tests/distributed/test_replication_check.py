@@ -18,7 +18,7 @@ from opstage.interpreters.shape_check.report import Report
 from opstage.models import gpt, model
 from opstage.ops.body import Body
 from opstage.ops.dims import evaluate as at
-from opstage.training.validate import check_step, report_on
+from opstage.training.validate import check_planned_step, check_step
 from opstage.transforms.tracer import constants, evaluate
 from tests.distributed import test_bodies
 from tests.distributed.compared import noting
@@ -94,7 +94,7 @@ def _sums_what_is_alike(ops: Any, params: Any, x: Any, y: Any) -> Any:
 
 @pytest.mark.parametrize(
     "loss, message",
-    [(_unjoined, "cannot be shared out over the ranks"), (_sums_what_is_alike, "all ranks of mesh axis 'data' have")],
+    [(_unjoined, "cannot be sharded over mesh axis"), (_sums_what_is_alike, "all ranks of mesh axis 'data' have")],
 )
 def test_a_wrong_program_is_named(loss: Any, message: str) -> None:
     specs = Spec("B 5"), Spec("B", "int64")
@@ -159,7 +159,7 @@ def test_a_wrong_collective_in_a_loop(loss: Any, mesh: str) -> None:
 def test_a_wrong_collective_beside_what_is_in_parts(zero: int) -> None:
     made, sizes = model("gpt", SMALL), Spec("4 4", "int64")
     how = Options(mesh="data=2", zero=zero, dtype="float64")
-    report, step = report_on(made.loss, made.init, sizes, sizes, optimizer=optim.adamw(), options=how)
+    report, step = check_planned_step(made.loss, made.init, sizes, sizes, optimizer=optim.adamw(), options=how)
     # of the table of bytes and of the head two moments each, and with level 3 themselves
     assert step is not None and len(step.kept) == (4 if zero == 2 else 6)
     assert _refuted(report.graph, "data=2", step.kept) > 20

@@ -186,7 +186,7 @@ def broken(loop: Loop, result: EpochResult) -> None:
         ([callbacks.EarlyStopping], "must be a Callback, .* but is EarlyStopping itself"),
         ([broken], r"is a function; callbacks.EachEpoch\(function\)"),
         ([program.Total(), program.Total()], "two callbacks are called 'total'"),
-        ([callbacks.EarlyStopping("los", patience=1, mode="min")], "no metric 'los' .did you mean 'loss'"),
+        ([callbacks.EarlyStopping("los", patience=1, mode="min")], "got 'los' .did you mean 'loss'"),
         ([Scripted(1, 1, 1), Scripted(1, 1, 1)], "two callbacks are called 'scripted'"),
     ],
 )

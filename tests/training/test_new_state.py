@@ -161,7 +161,7 @@ def test_what_is_not_proved_is_refused(name: str, how: Any) -> None:
 def test_a_check_of_every_number_of_ranks_agrees(name: str) -> None:
     new = {**JOINED, **COUNTS, **OF_RANKS, **REFUSED}[name]
     report = reported(new, COUNT if name in COUNTS else STATE)
-    refused = any("the new state m cannot be shared out" in str(finding) for finding in report.errors)
+    refused = any("the new state m cannot be sharded" in str(finding) for finding in report.errors)
     assert report.ok != refused and refused == (name in REFUSED), report
 
 
@@ -199,7 +199,7 @@ def test_what_a_program_that_sends_computes_without_sending_is_not_taken_as_it_i
     one, own = sending("", counts=False), sending(mesh, counts=False)
     for name, value in one.items():
         np.testing.assert_allclose(own[name], value, rtol=1e-12)
-    with pytest.raises(OpstageError, match="the new state rows cannot be shared out"):
+    with pytest.raises(OpstageError, match="the new state rows cannot be sharded"):
         sending(mesh, counts=True)
 
 
@@ -310,7 +310,7 @@ def test_what_a_program_sends_itself_is_that_of_the_batch(name: str, metric: boo
 def test_what_it_combines_with_numbers_of_its_own_rows_is_refused(name: str, metric: bool) -> None:
     for summed in (False, True):
         stepped(OF_ONE_RANK[name], "", summed=summed, metric=metric)
-        with pytest.raises(OpstageError, match=r"(m'?|loss) cannot be shared out over the ranks"):
+        with pytest.raises(OpstageError, match=r"(m'?|loss) cannot be sharded over mesh axis"):
             stepped(OF_ONE_RANK[name], "data=2", summed=summed, metric=metric)
 
 
@@ -322,7 +322,7 @@ def test_a_loss_that_is_summed_by_hand_takes_no_number_of_its_own_rows(by: str) 
         return ops.scale(all_mean(ops, ops.reduce_mean(each * each), axis="data"), c=own)
 
     opstage.scalar_trainer(loss, W, options=Options(dtype="float64")).step(0.1, X)
-    with pytest.raises(OpstageError, match="the loss cannot be shared out"):
+    with pytest.raises(OpstageError, match="the loss cannot be sharded"):
         opstage.scalar_trainer(loss, W, options=Options(dtype="float64", mesh="data=2")).step(0.1, X)
 
 

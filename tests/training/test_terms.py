@@ -205,7 +205,7 @@ def test_what_is_not_proved_is_refused(loss: Callable[..., Any], params: Any) ->
         trained(loss, params, accumulate=2)
     trained(loss, params, accumulate=Accumulate(2, check=False))
     if loss in (median, contrastive):
-        with pytest.raises(ValidationError, match="the loss cannot be shared out over the ranks"):
+        with pytest.raises(ValidationError, match="the loss cannot be sharded over mesh axis"):
             trained(loss, params, mesh="data=2")
         return
     for found, one in zip(trained(loss, params, mesh="data=2"), trained(loss, params), strict=True):

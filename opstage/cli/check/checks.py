@@ -29,7 +29,7 @@ from ...source_files import Refusal, declaring, find, find_program, load_file, l
 from ...training.headers import check_arrays
 from ...training.predictor import input_specs
 from ...training.program_check import FORWARD, STEP, Checked, check_program, nested
-from ...training.validate import report_on
+from ...training.validate import check_planned_step
 from .request import Asked, Request
 from .sections import RECIPE, checked_with, completed, optimizer_called, read_bounds
 
@@ -66,7 +66,7 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
             "clip": settings.optimizer.make_clip(),
             "requires_grad": {frozen: False} if frozen else None,
         }
-        report, planned = report_on(
+        report, planned = check_planned_step(
             chosen.require_loss(), chosen.init, *declared, options=options, state=chosen.state, **taken
         )
     else:

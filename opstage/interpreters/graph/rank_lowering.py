@@ -21,7 +21,7 @@ from ...compiler.codegen.views import View
 from ...distributed.compiled_collectives import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting
 from ...distributed.processes import Hosting
 from ...distributed.ranks import Ranks, in_parts
-from ...distributed.transport import handle_of
+from ...distributed.transport import get_handle
 from ...ops.body import Equation
 from ...ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD
 from ...ops.primitive import Kind
@@ -317,7 +317,7 @@ class _Hosting:
             joint_call = joint([(e.primitive, e.static, t, firsts(self._of(*e.outputs))) for e, t in zip(calls, types)])
         pending = self._new.fresh((), TensorType((), INT64))
         self._pending[last.outputs[0]] = pending, operands, joint_call
-        static = {"ranks": handle_of(self._ranks), "calls": joint_call}
+        static = {"ranks": get_handle(self._ranks), "calls": joint_call}
         self._add(last._replace(primitive=MEET_BEGIN, static=static, inputs=operands, outputs=(pending,)), None)
 
     def _end(self, calls: Calls) -> None:

@@ -176,7 +176,7 @@ class RankExecutor:
             return tuple([own for (own,) in replayed] if self._lone else replayed), at_once
         if self._lone:
             return self._start_lone(inputs, step, free)
-        held = [ref.held for ref in inputs]
+        held = [ref.local_values for ref in inputs]
         given = tuple(map(_given, held, [ref.axis for ref in inputs]))
         executor, places = self._plan(given)
         flat, written = list[Any](), set[int]()
@@ -193,7 +193,7 @@ class RankExecutor:
         axes: tuple[str | None, ...] = ()
         if RankValues in set(map(type, inputs)):
             axes = tuple([x.axis if type(x) is RankValues else None for x in inputs])
-            inputs = [x.held[0] if type(x) is RankValues else x for x in inputs]
+            inputs = [x.local_values[0] if type(x) is RankValues else x for x in inputs]
         found = self._alone.get(axes)
         if found is None:
             executor, every = self._plan(tuple([RankInput((0,), axis) for axis in axes or [None] * len(inputs)]))
@@ -245,7 +245,7 @@ class RankExecutor:
             values = {rank: next(coming) for rank in firsts(each.alike)}
             held = tuple([values[rank] for rank in each.alike])
             cut = None if each.axis is None else Parts(each.axis, held)
-            refs.append(ranks.each(held) if cut is None else RankValues.of_parts(ranks, type_, cut))
+            refs.append(ranks.each(held) if cut is None else RankValues(ranks, None, type_, parts=cut))
         replay(ranks, self.graph, refs, step)
 
 
