@@ -12,7 +12,7 @@ import opstage
 from opstage import Options, Spec, derived
 from opstage.ops.types import dtype_name
 from opstage.training.validate import check_step
-from tests.distributed.compared import assert_close
+from tests.distributed.compared import assert_close, trained
 
 WIDTH, ROWS = 32, 8
 """A weight is large enough for ZeRO to share it out."""
@@ -140,10 +140,8 @@ def _trained(loss: Callable[..., Any], mesh: str, backend: str, zero: int) -> li
     params = {"w": 0.5 * rng.standard_normal((WIDTH, WIDTH)), "b": rng.standard_normal(WIDTH)}
     params["layers"] = 0.5 * rng.standard_normal((4, WIDTH, WIDTH))
     used = {name: params[name] for name in (("layers", "b") if loss is pipeline else ("w", "b"))}
-    how = Options(mesh=mesh, backend=backend, dtype="float64", zero=zero)
-    trainer = opstage.scalar_trainer(loss, used, options=how)
-    losses = [trainer.step(0.5, rng.standard_normal((ROWS, WIDTH))) for _ in range(2)]
-    return [*losses, *trainer.get_params().values()]
+    rows = rng.standard_normal((ROWS, WIDTH))
+    return trained(loss, used, rows, rate=0.5, mesh=mesh, backend=backend, zero=zero)
 
 
 @pytest.mark.filterwarnings("ignore::opstage.ops.errors.ProgramWarning")  # one branch does not read a parameter

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import opstage
-from opstage import Options
 from opstage.ops.derived import all_mean
-from tests.distributed.compared import assert_close
+from tests.distributed.compared import assert_close, trained
 
 X, W = np.random.default_rng(0).normal(size=(8, 6)), {"w": np.random.default_rng(1).normal(size=(6, 6))}
 
@@ -67,9 +67,5 @@ def test_it_has_the_numbers_of_one_rank(op: Callable[..., Any], mesh: str, backe
     def loss(ops: Any, params: Any, x: Any) -> Any:
         return all_mean(ops, ops.reduce_mean(op(ops, x @ params["w"]) ** 4), axis="data")
 
-    def steps(options: Options) -> list[Any]:
-        trainer = opstage.scalar_trainer(loss, W, options=options)
-        return [*[trainer.step(0.05, X) for _ in range(3)], trainer.get_params()["w"]]
-
-    alone = steps(Options(dtype="float64"))
-    assert_close(steps(Options(mesh=mesh, backend=backend, dtype="float64")), alone, rtol=1e-12)
+    run = partial(trained, loss, W, X, rate=0.05, steps=3)
+    assert_close(run(mesh=mesh, backend=backend), run(), rtol=1e-12)

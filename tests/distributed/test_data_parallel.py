@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, Spec, init, optim
+from opstage import Options, Spec, optim
 from opstage.distributed.ranks import Ranks
 from opstage.models import mlp, model
 from opstage.ops.collective import ALL_REDUCE
 from opstage.ops.trees import flatten
-from tests.distributed.compared import assert_close, digest, noting, rows_of
+from tests.distributed.compared import adamw_steps, assert_close, digest, noting, rows_of, trainer_of
+from tests.distributed.compared import trained as trained_by_sgd
 
 MODELS = ("mlp", "cnn", "gpt", "lstm", "vit", "resnet", "unet", "vae", "pinn")
 ROWS = 8
@@ -26,16 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*is never used")
 
 def trained(name: str, mesh: str, steps: int = 2, **options: Any) -> tuple[list[float], Any]:
     """Losses of a shipped model's steps, and its parameters and state after them."""
-    made = model(name)
-    state = None if made.state is None else init.build(made.state, seed=0)
-    how = Options(dtype="float64", mesh=mesh, **options)
-    params = init.build(made.init, seed=0, dtype="float64")
-    trainer = opstage.scalar_trainer(made.loss, params, *made.batch, options=how, state=state)
-    rng = np.random.default_rng(0)
-    losses = [
-        float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *rows_of(made.batch, rng, ROWS))) for _ in range(steps)
-    ]
-    return losses, [np.array(leaf) for leaf in flatten((trainer.get_params(), trainer.state))[0]]
+    made, rng = model(name), np.random.default_rng(0)
+    trainer = trainer_of(made, Options(dtype="float64", mesh=mesh, **options))
+    return adamw_steps(trainer, [rows_of(made.batch, rng, ROWS) for _ in range(steps)])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -245,9 +239,8 @@ def test_weights_of_whatever_sign(weights: tuple[float, ...], backend: str) -> N
     rows = np.random.default_rng(0).standard_normal((4, 2)), np.array(weights, np.float64)
     found = []
     for more in ({}, {"mesh": "data=2"}, {"accumulate": 2}, {"mesh": "data=2", "accumulate": 2}):
-        how = Options(dtype="float64", backend=backend, **more)  # type: ignore[arg-type]
-        trainer = opstage.scalar_trainer(_weighed, {"w": np.array([[0.5, -0.3], [0.2, 0.1]])}, options=how)
-        found.append((float(trainer.step(1.0, *rows)), trainer.get_params()["w"]))
+        how = {"rate": 1.0, "steps": 1, "backend": backend, **more}
+        found.append(trained_by_sgd(_weighed, {"w": np.array([[0.5, -0.3], [0.2, 0.1]])}, *rows, **how))
     for (loss, w), more in zip(found, ("", "mesh", "parts", "parts"), strict=True):
         if more == "parts" and weights[2:] == (1, -1):  # a part without a mean: it is said by a number that is none
             assert np.isnan(loss)

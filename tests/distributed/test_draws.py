@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import opstage
 from opstage import Options, Spec, ValidationError, check_step
 from opstage.ops.derived import all_mean, dropout
-from tests.distributed.compared import assert_close
+from tests.distributed.compared import assert_close, trained
 
 X, Y = np.random.default_rng(0).normal(size=(8, 6)), np.random.default_rng(1).normal(size=(8, 6))
 W = {"w": np.random.default_rng(2).normal(size=(6, 6))}
@@ -78,9 +77,8 @@ def of_a_known_size(ops: Any, params: Any, x: Any, y: Any) -> Any:
     return said_and_summed(ops, params, x, y)
 
 
-def steps(loss: Callable[..., Any], mesh: str, backend: str) -> list[Any]:
-    trainer = opstage.scalar_trainer(loss, W, options=Options(mesh=mesh, backend=backend, dtype="float64"))
-    return [*[trainer.step(0.1, X, Y) for _ in range(2)], trainer.get_params()["w"]]
+def steps(loss: Callable[..., Any], mesh: str = "", backend: str = "eager") -> list[Any]:
+    return trained(loss, W, X, Y, mesh=mesh, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
@@ -96,7 +94,7 @@ def test_what_all_ranks_would_draw_alike_is_refused(loss: Callable[..., Any], ba
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 @pytest.mark.parametrize("loss", [said, said_of_another, of_columns, of_weights, said_and_summed, of_a_known_size])
 def test_others_are_those_of_one_rank(loss: Callable[..., Any], backend: str) -> None:
-    alone = steps(loss, "", "eager")
+    alone = steps(loss)
     for mesh in ("data=2", "data=4"):
         assert_close(steps(loss, mesh, backend), alone, rtol=1e-12, atol=1e-14)
 
@@ -161,8 +159,8 @@ def summed(loss: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("loss", ROWS_FIRST.values(), ids=ROWS_FIRST)
 def test_rows_that_come_first_are_those_of_one_rank(loss: Callable[..., Any]) -> None:
-    alone = steps(loss, "", "eager")
-    for mesh, backend in (("data=2", "eager"), ("data=4", "compiled")):
+    alone = steps(loss)
+    for mesh, backend in (("data=2"), ("data=4", "compiled")):
         assert_close(steps(loss, mesh, backend), alone, rtol=1e-12, atol=1e-14)
 
 
@@ -170,12 +168,12 @@ def test_rows_that_come_first_are_those_of_one_rank(loss: Callable[..., Any]) ->
     "loss", [*ROWS_ELSEWHERE.values(), time_major, like_a_weight], ids=[*ROWS_ELSEWHERE, "in a loop", "of a weight"]
 )
 def test_rows_that_do_not_come_first_are_refused(loss: Callable[..., Any]) -> None:
-    steps(loss, "", "eager")
+    steps(loss)
     with pytest.raises(ValidationError, match=r"a draw at .*test_draws|cannot be sharded"):
-        steps(loss, "data=2", "eager")
+        steps(loss, "data=2")
     if loss is not ROWS_ELSEWHERE["merged, transposed"]:  # of which a loss that is summed by hand needs no proof
         with pytest.raises(ValidationError, match=r"a draw at .*test_draws\.py:\d+ (has like= with|is for) the rows"):
-            steps(summed(loss), "data=2", "eager")
+            steps(summed(loss), "data=2")
 
 
 def test_a_check_says_so_for_every_number_of_ranks() -> None:

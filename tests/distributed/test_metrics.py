@@ -81,8 +81,8 @@ def other(name: str) -> Callable[..., dict[str, Any]]:
     return lambda ops, p, x, y: {name: OTHERS[name](ops, difference(ops, p, x, y))}
 
 
-def told(loss: Callable[..., Any], options: Options, **more: Any) -> dict[str, Any]:
-    trainer = opstage.scalar_trainer(loss, W, options=options, **more)
+def told(loss: Callable[..., Any], parts: Any = None, **options: Any) -> dict[str, Any]:
+    trainer = opstage.scalar_trainer(loss, W, options=Options(dtype="float64", **options), accumulate=parts)
     trainer.step(0.1, X, Y)
     return dict(trainer.last_metrics)
 
@@ -92,20 +92,16 @@ def told(loss: Callable[..., Any], options: Options, **more: Any) -> dict[str, A
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_on_a_mesh_they_are_those_of_one_rank(by_hand: bool, mesh: str, backend: str) -> None:
     loss = program(followed, divided, *([] if by_hand else [of_sums]), by_hand=by_hand)
-    alone, found = (
-        told(loss, Options(dtype="float64")),
-        told(loss, Options(dtype="float64", mesh=mesh, backend=backend)),
-    )
-    for name, value in alone.items():
+    found = told(loss, mesh=mesh, backend=backend)
+    for name, value in told(loss).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
 
 
 @pytest.mark.parametrize("parts", [2, 3])
 def test_in_parts_they_are_those_of_the_batch(parts: int) -> None:
     loss = program(followed, divided, of_the_data)
-    alone = told(loss, Options(dtype="float64"))
-    found = told(loss, Options(dtype="float64", accumulate=parts))
-    for name, value in alone.items():
+    found = told(loss, accumulate=parts)
+    for name, value in told(loss).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
 
 
@@ -114,19 +110,19 @@ def test_in_parts_they_are_those_of_the_batch(parts: int) -> None:
 def test_others_are_refused(name: str, by_hand: bool) -> None:
     loss = program(other(name), by_hand=by_hand)
     with pytest.raises(ValidationError, match=f"the metric '{name}' cannot be sharded over mesh axis"):
-        told(loss, Options(dtype="float64", mesh="data=2"))
+        told(loss, mesh="data=2")
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_others_are_refused_in_parts(name: str) -> None:
     loss = program(other(name))
     with pytest.raises(UsageError, match=f"the metric '{name}' of a batch does not follow from those of its parts"):
-        told(loss, Options(dtype="float64", accumulate=2))
-    assert name in told(loss, Options(dtype="float64"), accumulate=Accumulate(2, check=False))
+        told(loss, accumulate=2)
+    assert name in told(loss, Accumulate(2, check=False))
 
 
 @pytest.mark.parametrize("name", ["root", "perplexity"])
 def test_functions_of_sums_that_parameters_decide_are_refused_in_parts(name: str) -> None:
     loss = program(lambda *arguments: {name: of_sums(*arguments)[name]})
     with pytest.raises(UsageError, match=f"the metric '{name}' of a batch does not follow from those of its parts"):
-        told(loss, Options(dtype="float64", accumulate=2))
+        told(loss, accumulate=2)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import opstage
 from opstage import Options, Spec, ValidationError, check_step, transform
 from opstage.models import parallel
 from opstage.ops.derived import all_mean
-from tests.distributed.compared import assert_close
+from tests.distributed.compared import assert_close, trained
 
 X, Y = np.random.default_rng(0).normal(size=(8, 6)), np.random.default_rng(1).normal(size=(8, 6))
 PARAMS = {
@@ -126,16 +125,14 @@ MESHES = [(loss, mesh) for loss in LOSSES for mesh in ("data=2", "data=4")] + [
 ]
 
 
-def steps(loss: Callable[..., Any], options: Options, params: Any = PARAMS) -> list[Any]:
-    trainer = opstage.scalar_trainer(loss, params, options=options)
-    return [*[trainer.step(0.01, X, Y) for _ in range(2)], *trainer.get_params().values()]
+def steps(loss: Callable[..., Any], params: Any = PARAMS, **options: Any) -> list[Any]:
+    return trained(loss, params, X, Y, rate=0.01, **options)
 
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 @pytest.mark.parametrize(("loss", "mesh"), MESHES, ids=lambda each: getattr(each, "__name__", each))
 def test_it_has_the_numbers_of_one_rank(loss: Callable[..., Any], mesh: str, backend: str) -> None:
-    alone = steps(loss, Options(dtype="float64"))
-    assert_close(steps(loss, Options(mesh=mesh, backend=backend, dtype="float64")), alone, rtol=1e-11, atol=1e-13)
+    assert_close(steps(loss, mesh=mesh, backend=backend), steps(loss), rtol=1e-11, atol=1e-13)
 
 
 SHARDED = {
@@ -148,16 +145,15 @@ SHARDED = {
 @pytest.mark.parametrize(("backend", "zero"), [("eager", 2), ("eager", 3), ("compiled", 2), ("compiled", 3)])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
 def test_sharded_it_has_the_numbers_of_one_rank(loss: Callable[..., Any], zero: int, backend: str) -> None:
-    alone = steps(loss, Options(dtype="float64"), SHARDED)
-    own = steps(loss, Options(mesh="data=2", zero=zero, backend=backend, dtype="float64"), SHARDED)
-    assert_close(own, alone, rtol=1e-11, atol=1e-13)
+    own = steps(loss, SHARDED, mesh="data=2", zero=zero, backend=backend)
+    assert_close(own, steps(loss, SHARDED), rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("loss", [gradient_penalty, directional], ids=lambda loss: loss.__name__)
 def test_in_parts(loss: Callable[..., Any]) -> None:
     """With parameters that vary already, whose gradients are summed once for all parts of a batch."""
-    alone = steps(loss, Options(dtype="float64", accumulate=2))
-    assert_close(steps(loss, Options(mesh="data=2", dtype="float64", accumulate=2)), alone, rtol=1e-11, atol=1e-13)
+    alone = steps(loss, accumulate=2)
+    assert_close(steps(loss, mesh="data=2", accumulate=2), alone, rtol=1e-11, atol=1e-13)
 
 
 def of_own_rows(ops: Any, p: Any, x: Any, y: Any) -> Any:
@@ -182,7 +178,7 @@ def in_a_loop(ops: Any, p: Any, x: Any, y: Any) -> Any:
 )
 def test_what_is_no_derivative_of_one_rank_is_refused(loss: Callable[..., Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        steps(loss, Options(mesh="data=2", dtype="float64"))
+        steps(loss, mesh="data=2")
 
 
 def test_a_check_proves_it_for_every_number_of_ranks() -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, Param, derived, init, optim
+from opstage import Options, Param, derived, optim
 from opstage.models import model
 from opstage.ops.trees import flatten
 from opstage.training import sharding
 from opstage.training.state import RunningAverage
-from tests.distributed.compared import digest, noting, rows_of
+from tests.distributed.compared import adamw_steps, digest, noting, rows_of, trainer_of
 
 RULE = optim.adamw(1e-2)
 rng = np.random.default_rng(7)
@@ -102,22 +102,10 @@ def test_what_is_read_written_and_averaged_between_steps() -> None:
 @pytest.mark.filterwarnings("ignore:.*never")
 def test_shipped_models_have_the_same_bits(name: str) -> None:
     """With loops over time, and with running statistics."""
-    made, found = model(name), []
-    for zero in (0, 3):
-        state = None if made.state is None else init.build(made.state, seed=0)
-        trainer = opstage.scalar_trainer(
-            made.loss,
-            init.build(made.init, seed=0),
-            *made.batch,
-            options=Options(mesh="data=2", zero=zero),
-            state=state,
-        )
-        rows = rows_of(made.batch, np.random.default_rng(0), 4)
-        for _ in range(2):
-            trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *rows)
-        arrays = [np.asarray(leaf) for leaf in flatten((trainer.get_params(), trainer.state))[0] if leaf is not None]
-        found.append(digest(arrays))
-    assert found[0] == found[1]
+    made = model(name)
+    batches = [rows_of(made.batch, np.random.default_rng(0), 4)] * 2
+    whole, sharded = (trainer_of(made, Options(mesh="data=2", zero=zero)) for zero in (0, 3))
+    assert digest(adamw_steps(whole, batches)[1]) == digest(adamw_steps(sharded, batches)[1])
 
 
 @pytest.mark.filterwarnings("ignore:.*never")

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, init
+from opstage import Options
 from opstage.distributed.processes import NotJoinedError, launched, require_hosted, require_mpi_tasks
 from opstage.distributed.ranks import Ranks, on_mesh
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import gpt, model
 from opstage.ops.mesh import Mesh
-from opstage.ops.trees import flatten
 from tests.distributed.cases import CASES, Case
-from tests.distributed.compared import digest, rows_of
+from tests.distributed.compared import adamw_steps, digest, rows_of, trainer_of
 from tests.distributed.threads import Threads, on_processes
 
 SMALL = gpt.Config(width=32, depth=2, heads=4, hidden=32, length=16)
@@ -53,17 +52,11 @@ def test_a_collective_has_the_bits_of_one_process(case: Case, mesh: str) -> None
 def trained(
     name: str, mesh: str, backend: str = "eager", steps: int = 2, zero: int = 0, bucket: str = "0"
 ) -> tuple[list[float], str]:
-    made = model(name, SMALL) if name == "gpt" else model(name)
-    state = None if made.state is None else init.build(made.state, seed=0)
-    how = Options(mesh=mesh, backend=backend, zero=zero, bucket=bucket)
-    trainer = opstage.scalar_trainer(made.loss, init.build(made.init, seed=0), *made.batch, options=how, state=state)
-    rng = np.random.default_rng(0)
-    rule = (1e-3, 0.9, 0.999, 1e-8, 0.01)
-    losses = [float(trainer.adamw_step(*rule, *rows_of(made.batch, rng, 12))) for _ in range(steps)]
-    leaves = [np.asarray(leaf) for leaf in flatten((trainer.get_params(), trainer.state))[0]]
+    made, rng = model(name, SMALL) if name == "gpt" else model(name), np.random.default_rng(0)
+    trainer = trainer_of(made, Options(mesh=mesh, backend=backend, zero=zero, bucket=bucket))
+    losses, leaves = adamw_steps(trainer, [rows_of(made.batch, rng, 12) for _ in range(steps)])
     moments = trainer.export().moments["adamw"].slots.values()
-    leaves += [slot for slots in moments for slot in slots]
-    return losses, digest(leaves)
+    return losses, digest([*leaves, *(slot for slots in moments for slot in slots)])
 
 
 @cache

@@ -12,7 +12,7 @@ import pytest
 
 import opstage
 from opstage import Accumulate, Aux, Options, UsageError, ValidationError
-from tests.distributed.compared import assert_close
+from tests.distributed.compared import assert_close, trained
 
 X, Y = np.random.default_rng(0).normal(size=(8, 6)), np.random.default_rng(1).normal(size=(8, 6))
 
@@ -47,19 +47,16 @@ REFUSED: dict[str, Callable[..., Any]] = {
 }
 
 
-def steps(loss: Callable[..., Any], options: Options, parts: Any = None, rate: float = 0.01) -> list[Any]:
-    trainer = opstage.scalar_trainer(loss, {"w": np.eye(6)}, options=options, accumulate=parts)
-    return [*[trainer.step(rate, X, Y) for _ in range(2)], trainer.get_params()["w"]]
+def steps(loss: Callable[..., Any], **how: Any) -> list[Any]:
+    return trained(loss, {"w": np.eye(6)}, X, Y, **{"rate": 0.01, **how})
 
 
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_numbers_of_rows_are_followed(name: str) -> None:
     loss = partial(loss_of, FOLLOWED[name])
-    alone = steps(loss, Options(dtype="float64"))
     by = "sum" if name in ("mean of a sum", "sum of means") else "rows"
-    for how in ({"mesh": "data=2"}, {"mesh": "data=4"}, {"accumulate": Accumulate(3, by=by)}):
-        parts = how.pop("accumulate", None)
-        assert_close(steps(loss, Options(dtype="float64", **how), parts), alone, rtol=1e-12)
+    for how in ({"mesh": "data=2"}, {"mesh": "data=4"}, {"parts": Accumulate(3, by=by)}):
+        assert_close(steps(loss, **how), steps(loss), rtol=1e-12)
 
 
 CONSTANTS = (257.0, 0.257, 1 / 257, 509.0, 0.509, 2.0, 0.5, 4.0, 8.0, 1 / 8, 3.0, 6.0, 1e-3, 127.0, 8191.0)
@@ -74,21 +71,19 @@ def test_a_constant_is_no_number_of_rows(constant: float) -> None:
             loss_of, lambda ops, d, rows, w: ops.div(ops.sum(d), ops.full(shape=(), value=constant**powers))
         )
         for loss, by in ((mean, "rows"), (total, "sum")):
-            first = [steps(loss, Options(dtype="float64"), rate=1e-6)]
-            first += [steps(loss, Options(dtype="float64"), Accumulate(2, by=by), rate=1e-6)]
-            first += [steps(loss, Options(dtype="float64", mesh="data=2"), rate=1e-6)]
-            for each in first[1:]:
-                assert_close(each, first[0], rtol=1e-12)
+            alone = steps(loss, rate=1e-6)
+            for how in ({"parts": Accumulate(2, by=by)}, {"mesh": "data=2"}):
+                assert_close(steps(loss, rate=1e-6, **how), alone, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_others_are_refused(name: str) -> None:
     loss = partial(loss_of, REFUSED[name])
-    steps(loss, Options(dtype="float64"))
+    steps(loss)
     with pytest.raises(ValidationError, match="the loss cannot be sharded over mesh axis 'data'"):
-        steps(loss, Options(dtype="float64", mesh="data=2"))
+        steps(loss, mesh="data=2")
     with pytest.raises(UsageError, match="accumulate: "):
-        steps(loss, Options(dtype="float64", accumulate=2))
+        steps(loss, accumulate=2)
 
 
 def test_a_metric_that_counts_rows_is_added() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import opstage
 from benchmarks.sent import sent_by_processes
-from opstage import Options, Spec, init, optim
+from opstage import Options, Spec, optim
 from opstage.models import gpt, model
 from opstage.ops.mesh import Mesh
 from opstage.runs import run as running
@@ -19,7 +18,7 @@ from opstage.runs.processes import Processes
 from opstage.runs.run_setup import prepare
 from opstage.runs.settings import configure
 from opstage.training.fit import EpochResult
-from tests.distributed.compared import rows_of
+from tests.distributed.compared import rows_of, trainer_of
 from tests.distributed.threads import Threads, on_processes
 
 SMALL = gpt.Config(width=32, depth=1, heads=2, hidden=64, length=16, dropout=0.1)
@@ -45,11 +44,8 @@ def test_a_step_sends_what_is_predicted(name: str, mesh: str, counts: tuple[int,
     batch = rows_of(made.batch, np.random.default_rng(0), 12)
     how = Options(mesh=mesh, **options)
 
-    def trainer_of() -> Any:
-        return opstage.scalar_trainer(made.loss, init.build(made.init, seed=0), *made.batch, options=how)
-
     def run(transport: Threads) -> list[int]:
-        trainer = trainer_of()
+        trainer = trainer_of(made, how)
         state, sent = trainer.init_optim(RULE), []
         for _ in range(2):
             before = transport.sent
@@ -58,7 +54,7 @@ def test_a_step_sends_what_is_predicted(name: str, mesh: str, counts: tuple[int,
         return sent
 
     specs = [Spec(each.shape, "int64" if each.dtype.kind == "i" else None) for each in batch]
-    report = trainer_of().report(*specs, optimizer=RULE)
+    report = trainer_of(made, how).report(*specs, optimizer=RULE)
     assert report.ok, report
     for count in counts:
         predicted = sent_by_processes(report.program, Mesh.parse(mesh), count)

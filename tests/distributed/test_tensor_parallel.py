@@ -9,24 +9,18 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, Spec, init, optim
+from opstage import Options, Spec, optim
 from opstage.models import gpt, model, parallel, vit
 from opstage.ops.loss import IGNORED
-from opstage.ops.trees import flatten
 from opstage.training.validate import check_step
+from tests.distributed.compared import adamw_steps, trainer_of
 
 CONFIG = gpt.Config(width=16, depth=2, heads=4, hidden=32, length=8)
 MESHES = ("model=2", "model=4", "data=2,model=2", "model=2,data=2", "data=1,model=2", "data=2,model=1")
 
 
 def trained(made: Any, mesh: str, rows: list[Any], **options: Any) -> tuple[list[float], list[Any]]:
-    """Losses of three steps of AdamW, and the parameters behind them."""
-    params = init.build(made.init, seed=0, dtype="float64")
-    trainer = opstage.scalar_trainer(
-        made.loss, params, *made.batch, options=Options(dtype="float64", mesh=mesh, **options)
-    )
-    losses = [float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *batch)) for batch in rows]
-    return losses, [np.array(leaf) for leaf in flatten(trainer.get_params())[0]]
+    return adamw_steps(trainer_of(made, Options(dtype="float64", mesh=mesh, **options)), rows)
 
 
 def texts(count: int = 3) -> list[Any]:

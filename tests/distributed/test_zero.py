@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, Spec, init, optim
+from opstage import Options, Spec, optim
 from opstage.models import gpt, model, parallel
 from opstage.ops.dims import evaluate
 from opstage.ops.trees import flatten
 from opstage.optim import clip
 from opstage.training.validate import check_step
-from tests.distributed.compared import assert_close, digest
+from tests.distributed.compared import assert_close, digest, trainer_of
 
 CONFIG = gpt.Config(width=32, depth=1, heads=2, hidden=34, length=8)
 RULES = {
@@ -32,15 +32,8 @@ def texts() -> list[Any]:
 
 
 def begun(mesh: str, zero: int, **more: Any) -> Any:
-    made = model("gpt", CONFIG)
     how = {name: more.pop(name) for name in ("backend", "dtype") if name in more}
-    return opstage.scalar_trainer(
-        made.loss,
-        init.build(made.init, seed=0, dtype=how.get("dtype", "float32")),
-        *made.batch,
-        options=Options(mesh=mesh, zero=zero, **how),
-        **more,
-    )
+    return trainer_of(model("gpt", CONFIG), Options(mesh=mesh, zero=zero, **how), **more)
 
 
 def digest_of(trainer: Any, state: Any) -> str:
