@@ -180,9 +180,13 @@ def test_what_the_ranks_cannot_share(call: Any, message: str) -> None:
             "the same x, so there is nothing to send; their sum would be 4",
         ),
         (lambda o, x: o.all_gather(x, axis=AXIS), False, "the same x, so there is nothing to send"),
-        (lambda o, x: o.shard(x, axis=AXIS), True, "x varies over mesh axis 'data' already; shard is for one"),
+        (
+            lambda o, x: o.shard(x, axis=AXIS),
+            True,
+            "x varies over mesh axis 'data' already; shard expects a replicated x",
+        ),
         (lambda o, x: o.vary(x, axis=AXIS), True, "x varies over mesh axis 'data' already"),
-        (lambda o, x: o.rand_uniform(shape=(), like=x), True, "a scalar that is drawn for each rank has no rows"),
+        (lambda o, x: o.rand_uniform(shape=(), like=x), True, "a random scalar for each rank is not supported"),
     ],
 )
 def test_collectives_of_what_is_alike_and_of_what_is_not(call: Any, varies: bool, message: str) -> None:

@@ -153,7 +153,7 @@ def test_what_ranks_alone_can_join_is_refused_in_parts(name: str) -> None:
 @pytest.mark.parametrize("how", HOW, ids=str)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_proved_is_refused(name: str, how: Any) -> None:
-    with pytest.raises(OpstageError, match=r"(new state m|batch_norm at .*) (cannot be shared|of a batch|takes the)"):
+    with pytest.raises(OpstageError, match=r"(new state m|batch_norm at .*) (cannot be sharded|of a batch|takes the)"):
         trained(REFUSED[name], STATE, how)
 
 
