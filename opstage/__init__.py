@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         jacobian,
         jvp,
         per_sample_gradients,
+        remat,
         run,
         value_and_grad,
         vjp,
@@ -121,6 +122,7 @@ __all__ = [
     "record",
     "register_interpreter",
     "register_wire_format",
+    "remat",
     "run",
     "scalar_trainer",
     "shapes",
@@ -132,7 +134,7 @@ __all__ = [
 
 # A name is imported when it is first used: so `opstage` heeds Ctrl-C before NumPy is there, and --help needs no model.
 _HOMES = {
-    ".api": "check empty_cache hessian hvp jacobian jvp per_sample_gradients run trim value_and_grad vjp vmap",
+    ".api": "check empty_cache hessian hvp jacobian jvp per_sample_gradients remat run trim value_and_grad vjp vmap",
     ".verification": "bounds",
     ".compilation": "CompiledOut CompiledScalar compile record",
     ".runs.fit": "fit",

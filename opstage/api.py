@@ -19,7 +19,7 @@ from .interpreters.shape_check.check import check_base_program, unusable, with_c
 from .interpreters.shape_check.report import Report
 from .ops import transform
 from .ops.array_conversion import as_numpy
-from .ops.errors import DeviceError, OpstageError, UsageError
+from .ops.errors import DeviceError, OpstageError, UsageError, a_type
 from .ops.spec import Claim, Spec, as_specs, read_claims, shapes_as_specs
 from .ops.static_arguments import plain, plain_sequence
 from .ops.tied_parameters import Places, is_identified
@@ -249,6 +249,24 @@ def vmap(
         return transform.vmap(ops, one, *trees, in_axes=in_axes, out_axes=out_axes, chunk=chunk, draws=draws)
 
     return batched
+
+
+def remat(program: Program) -> Program:
+    """Return the program with its backward pass running it again, in place of keeping intermediate values.
+
+    The result is a program, and a block to call inside another one: `block(ops, params, x)`. See `Ops.remat`.
+
+    Raises:
+        UsageError: a program that is not a function.
+    """
+    if not callable(program):
+        raise UsageError(f"remat: expected a function f(ops, *args), got {a_type(program)}")
+
+    @wraps(program)
+    def recomputed(ops: Any, *trees: Any, **keywords: Any) -> Any:
+        return ops.remat(partial(program, **keywords) if keywords else program, *trees)
+
+    return recomputed
 
 
 @called_by_users
@@ -500,6 +518,7 @@ __all__ = [
     "jacobian",
     "jvp",
     "per_sample_gradients",
+    "remat",
     "run",
     "value_and_grad",
     "vjp",

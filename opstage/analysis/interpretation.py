@@ -16,6 +16,7 @@ from ..ops.primitive import Effect, Kind, Primitive, Static, distinct
 from ..ops.types import TensorType
 from ..threads import paused_gc
 from ..transforms.cond import SWITCH, branches_of
+from ..transforms.remat import REMAT
 from ..transforms.scan import SCAN
 from ..transforms.while_loop import WHILE
 from .domain import Domain, LoopFacts, OpCall
@@ -201,6 +202,11 @@ def switch(run: Interpretation, equation: Equation, read: Sequence[Facts], types
     return [_influenced(run, known, index) for known in results]
 
 
+def remat(run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
+    """The results of the body."""
+    return list(run.outputs_of(equation.static["body"], read))
+
+
 def while_loop(
     run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]
 ) -> list[Facts]:
@@ -379,6 +385,7 @@ def _influenced(run: Interpretation, known: Facts, by: Facts) -> Facts:
 
 
 _CONTROL: Mapping[Primitive, Callable[[Any, Equation, Sequence[Facts], Sequence[TensorType]], list[Facts]]] = {
+    REMAT: remat,
     SCAN: scan,
     SWITCH: switch,
     WHILE: while_loop,

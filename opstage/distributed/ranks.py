@@ -32,6 +32,7 @@ from ..options import Options
 from ..transforms.cond import SWITCH, run_switch
 from ..transforms.control_flow import communicates
 from ..transforms.interpreter import BaseInterpreter, Typed
+from ..transforms.remat import REMAT
 from ..transforms.scan import SCAN, run_loop
 from .buckets import BUCKETED, Bucket
 from .collectives import Crossing, take_part, within
@@ -333,7 +334,7 @@ class Ranks(BaseInterpreter[RankValues]):
 
     def _together(self, primitive: Primitive, refs: tuple[RankValues, ...], static: Static) -> tuple[RankValues, ...]:
         """A loop, a choice or a user's op in whose bodies ranks send each other something: all take it at one pace."""
-        if primitive.declared:
+        if primitive.declared or primitive is REMAT:
             return self.decompose(primitive, refs, static)
         if primitive is SCAN:
             return run_loop(self, *refs, **static)

@@ -55,7 +55,7 @@ class Cursor:
     """The position of a running program, shared by all interpreters of a stack.
 
     quiet       whether a rule or decomposition of the op at the cursor is running
-    backward    1 while a tape runs a backward pass, `RULE` while it runs a rule in it that a user declared
+    backward    1 while a tape runs a backward pass, `RULE` while it runs a rule in it that recomputes what it needs
     """
 
     __slots__ = ("region", "ordinal", "quiet", "backward")
@@ -247,6 +247,20 @@ class DispatchInterface(ABC, Generic[R]):
             RangeError: a condition that still holds after max_iterations, when it runs.
             ShapeError: a condition that is not a boolean scalar; a carry that changes its structure or type.
             UnsupportedError: reverse mode without max_iterations.
+        """
+
+    @abstractmethod
+    def remat(self, f: Callable[..., Any], /, *operands: Any) -> Any:
+        """`f(ops, *operands)`, of which the backward pass keeps the operands alone and runs f again.
+
+        f          traced once, with its own ops, which it must use; outer refs that it reads count as operands
+        operands   pytrees of refs; leaves that are not refs, such as numbers, are passed on unchanged
+
+        It trades time for memory: values, gradients and random draws are those of f. Use it for a block of a deep
+        model. As jax.checkpoint and torch.utils.checkpoint.
+
+        Raises:
+            ProgramError: f that is not a function, or returns anything but refs.
         """
 
     @abstractmethod

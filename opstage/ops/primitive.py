@@ -185,6 +185,7 @@ class Primitive:
     effects     its side effects; none by default
     flops       its arithmetic; by default one operation per element of the first output, none for a LAYOUT
     view        the result shares its operand's memory, so no bytes move
+    recomputes  its vjp repeats what it needs, rather than have it kept from the forward pass
     declared    by a user, with `opstage.custom_op` or `opstage.custom_vjp`, whose fields messages mention
     """
 
@@ -206,6 +207,7 @@ class Primitive:
         "kind",
         "effects",
         "declared",
+        "recomputes",
         "saved_memo",
         "_optional",
         "__weakref__",
@@ -252,6 +254,7 @@ class Primitive:
         self.differentiable = differentiable
         self.view = view
         self.declared = declared
+        self.recomputes = declared
         self.saved_memo: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._called(name, operands, saves)
         if expandable and decomposition is None:

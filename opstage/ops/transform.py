@@ -21,7 +21,7 @@ from .protocol import Ops
 from .trees import flatten, map_leaves, unflatten
 from .types import TensorType, is_float
 
-__all__ = ["bounds", "grad", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp", "vmap"]
+__all__ = ["bounds", "grad", "hessian", "hvp", "jacobian", "jvp", "remat", "value_and_grad", "vjp", "vmap"]
 __dir__ = __all__.copy
 
 
@@ -107,6 +107,18 @@ def vmap(
         UsageError: other settings; f that is not a function; axes that are not built like the arguments or results.
     """
     return ops.vmap_of(f, *refs, in_axes=in_axes, out_axes=out_axes, chunk=chunk, draws=draws)
+
+
+def remat(ops: Ops[R], f: Callable[..., Any], *operands: Any) -> Any:
+    """Return `f(ops', *operands)`, of which the backward pass keeps the operands alone and runs f again.
+
+    It trades time for memory: values, gradients and random draws are those of f. Leaves of operands that are not refs,
+    such as numbers, are passed on unchanged; outer refs that f reads count as operands. As jax.checkpoint.
+
+    Raises:
+        ProgramError: f that is not a function, or returns anything but refs.
+    """
+    return ops.remat(f, *operands)
 
 
 def jacobian(ops: Ops[R], f: Callable[..., Any], *refs: Any, wrt: int = 0, chunk: int | None = None) -> Any:

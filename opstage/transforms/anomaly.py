@@ -15,6 +15,7 @@ from ..ops.spec import Spec, as_specs
 from ..options import Options
 from .control_flow import CONTROL
 from .interpreter import BaseInterpreter
+from .remat import REMAT
 from .transparent import Transparent
 
 
@@ -51,7 +52,7 @@ class AnomalyWatch(Transparent[R]):
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:
-        if primitive in CONTROL and primitive.decomposition is not None:  # to see the ops of its body
+        if primitive in (*CONTROL, REMAT) and primitive.decomposition is not None:  # to see the ops of its body
             return primitive.decomposition(self, *refs, **static)
         outs = self.inner.bind(primitive, refs, static)
         finite = [self._finite(out) for out in outs]

@@ -15,6 +15,7 @@ from ..ops.body import Body, ScanParameters, WhileParameters
 from ..ops.primitive import Primitive, Static
 from ..ops.types import BOOL, INT64, TensorType
 from .cond import bind_switch, branches_of
+from .remat import bind_remat
 from .scan import bind_scan
 from .tracer import Tracer, constants, evaluate
 from .while_loop import bind_while, loop_part
@@ -99,6 +100,16 @@ def batched_switch(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batc
     flags = [any(flags) for flags in zip(*[[out.batched for out in outs] for _, _, outs in traced])]
     rows = [(tracer, _carried(over, outs, flags)) for tracer, over, outs in traced]
     return [ops.ref(out, flag) for out, flag in zip(bind_switch(ops.inner, index.value, rows), flags)]
+
+
+def batched_remat(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
+    """The body runs all examples, and runs them again in the backward pass."""
+    body: Body = static["body"]
+    tracer = Tracer(ops.inner, body.lines, loops=False)
+    over = ops.on(tracer)
+    outs = evaluate(over, body, [over.ref(tracer.adopt(r.value), r.batched) for r in refs], constants(over, body))
+    found = bind_remat(ops.inner, tracer, [out.value for out in outs])
+    return [ops.ref(value, out.batched) for value, out in zip(found, outs)]
 
 
 def _switch_of_each(

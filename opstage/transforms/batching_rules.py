@@ -31,8 +31,9 @@ from ..ops.dims import floor_div, is_one
 from ..ops.dispatch import VARY_LIKE
 from ..ops.primitive import Primitive, Static
 from ..ops.types import INT64, TensorType
-from .batched_control import batched_scan, batched_switch, batched_while
+from .batched_control import batched_remat, batched_scan, batched_switch, batched_while
 from .cond import SWITCH
+from .remat import REMAT
 from .scan import SCAN
 from .while_loop import WHILE
 
@@ -251,6 +252,7 @@ RULES: dict[Primitive, Rule] = {
     indexing.GATHER_ROWS: _gather_rows,
     indexing.SCATTER_ADD_ROWS: _scatter_add_rows,
     VARY_LIKE: _vary_like,
+    REMAT: batched_remat,
     SCAN: batched_scan,
     SWITCH: batched_switch,
     WHILE: batched_while,

@@ -168,19 +168,34 @@ def run_switch(ops: BaseInterpreter[R], index: R, /, *operands: R, **static: Any
 def _switch_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
     """Return the pullback of the branch that ran; recomputes that branch."""
     index, *operands = ctx.saved
-    needs = ctx.needs[1:]
-    wanted = [i for i, needed in enumerate(needs) if needed]
-    inner = cast(Interpreter[Any], ops)
-    traced = []
-    for body in branches_of(static):
-        tracer = Tracer(inner, body.lines, loops=False)
-        inputs = [tracer.adopt(ref) for ref in operands]
-        arrived = {i: tracer.adopt(c) for i, c in enumerate(cotangents) if c is not None}
-        tape, leaves, outs = on_tape(tracer, body, inputs, needs, ())
-        found = tape.pull([outs[i] for i in arrived], list(arrived.values()), [leaves[i] for i in wanted], keep=False)
-        traced.append((tracer, cast("list[Variable]", found)))
-    result = dict(zip(wanted, bind_switch(inner, index, traced, prune=True)))
-    return (None, *[result.get(i) for i in range(len(needs))])
+    needs, inner = ctx.needs[1:], cast(Interpreter[Any], ops)
+    traced = [traced_pullback(inner, body, operands, needs, cotangents) for body in branches_of(static)]
+    found = iter(bind_switch(inner, index, traced, prune=True))
+    return (None, *[next(found) if needed else None for needed in needs])
+
+
+def traced_pullback(
+    ops: Interpreter[Any], body: Body, operands: Sequence[Any], needs: Sequence[bool], cotangents: Sequence[Any]
+) -> tuple[Tracer[Any], list[Variable]]:
+    """Trace a run of the body and its pullback: the cotangents of the operands that need one."""
+    tracer = Tracer(ops, body.lines, loops=False)
+    inputs = [tracer.adopt(ref) for ref in operands]
+    arrived = {i: tracer.adopt(c) for i, c in enumerate(cotangents) if c is not None}
+    tape, leaves, outs = on_tape(tracer, body, inputs, needs, ())
+    wanted = [leaf for leaf, needed in zip(leaves, needs) if needed]
+    found = tape.pull([outs[i] for i in arrived], list(arrived.values()), wanted, keep=False)
+    return tracer, cast("list[Variable]", found)
+
+
+def traced_pushforward(
+    ops: Interpreter[Any], body: Body, operands: Sequence[Any], tangents: Sequence[Any], wanted: Sequence[int]
+) -> tuple[Tracer[Any], list[Variable]]:
+    """Trace a run of the body in forward mode: the tangents of the `wanted` outputs."""
+    tracer = Tracer(ops, body.lines, loops=False)
+    forward = ForwardMode(tracer)
+    pairs = [(tracer.adopt(x), None if t is None else tracer.adopt(t)) for x, t in zip(operands, tangents)]
+    outs = evaluate(forward, body, [forward.dual(x, t) for x, t in pairs], constants(forward, body))
+    return tracer, [or_zeros(tracer, outs[i].tangent, body.output_types[i]) for i in wanted]
 
 
 def _switch_jvp(
@@ -195,17 +210,7 @@ def _switch_jvp(
     if not wanted:
         return (None,) * len(outputs)
     inner = cast(Interpreter[Any], ops)
-    traced = []
-    for body in bodies:
-        tracer = Tracer(inner, body.lines, loops=False)
-        forward = ForwardMode(tracer)
-        duals = [
-            forward.dual(tracer.adopt(x), None if move is None else tracer.adopt(move))
-            for x, move in zip(operands, tangents[1:])
-        ]
-        outs = evaluate(forward, body, duals, constants(forward, body))
-        types = body.output_types
-        traced.append((tracer, [or_zeros(tracer, outs[i].tangent, types[i]) for i in wanted]))
+    traced = [traced_pushforward(inner, body, operands, tangents[1:], wanted) for body in bodies]
     result = dict(zip(wanted, bind_switch(inner, index, traced, prune=True)))
     return tuple([result.get(i) for i in range(len(outputs))])
 

@@ -9,6 +9,7 @@ from ..ops.body import Body, Equation
 from ..ops.catalogue import primitives
 from ..ops.primitive import Kind, Primitive, Static
 from .cond import SWITCH
+from .remat import REMAT
 from .scan import SCAN
 from .while_loop import WHILE
 
@@ -18,7 +19,7 @@ CONTROL: frozenset[Primitive] = frozenset({SCAN, SWITCH, WHILE})
 
 def every_primitive(more: Mapping[str, Primitive] | None = None) -> dict[str, Primitive]:
     """Return Opstage's primitives and `more`, by name."""
-    return {**primitives(), **{p.name: p for p in CONTROL}, **(more or {})}
+    return {**primitives(), **{p.name: p for p in (*CONTROL, REMAT)}, **(more or {})}
 
 
 def bodies_of(static: Static) -> Iterator[tuple[str, Body]]:

@@ -136,6 +136,12 @@ class Interpreter(Ops[R]):
         return while_loop(self, cond, body, init, max_iterations=max_iterations)
 
     @override
+    def remat(self, f: Callable[..., Any], /, *operands: Any) -> Any:
+        from .remat import remat
+
+        return remat(self, f, operands)
+
+    @override
     def iterations(self) -> tuple[R, ...]:
         return ()
 

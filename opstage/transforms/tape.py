@@ -374,7 +374,7 @@ class Tape(Wrapper[Node[R], R]):
                         sliced.setdefault(record.parents[0], []).append((record, arrived[0]))  # type: ignore[arg-type]
                         continue
                     cursor.region, cursor.ordinal = record.region, record.ordinal
-                    cursor.backward = RULE if primitive.declared else 1
+                    cursor.backward = RULE if primitive.recomputes else 1
                     if len(arrived) > 1:
                         arrived = _visible(ops, record, primitive, arrived)
                     found = None

@@ -171,6 +171,10 @@ WRONG = (
         "vmap: argument 1 is (1, 1) with 1 examples on axis 0, but argument 2 is (2, 1)",
         "ShapeError",
     ),
+    Wrong("remat", lambda: opstage.remat(ANY), "remat: expected a function"),
+    Wrong(
+        "transform.remat", lambda: inside(lambda o, x: transform.remat(o, x)), "f of a remat must be", "ProgramError"
+    ),
     Wrong("vmap", lambda: opstage.vmap(ANY), "vmap: f is an int"),
     Wrong("transform.vmap", lambda: inside(lambda o, x: transform.vmap(o, elements, x, draws=ANY)), "vmap: draws is 3"),
     Wrong("transform.vmap", lambda: inside(lambda o, x: transform.vmap(o, elements, x, chunk=0)), "vmap: chunk is 0"),

@@ -79,6 +79,7 @@ FLOORS = (
     (
         *("batched_control", "batching", "batching_rules"),
         *("cond", "control_flow", "derivatives", "forward_mode", "fused_call", "interpreter", "scan", "tape", "tracer"),
+        "remat",
         "while_loop",
     ),
 )

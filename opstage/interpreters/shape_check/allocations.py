@@ -25,6 +25,7 @@ from ...ops.types import DType, TensorType, as_dtype
 from ...options import Options
 from ...transforms.cond import SWITCH, branches_of
 from ...transforms.interpreter import BaseInterpreter, Typed
+from ...transforms.remat import REMAT
 from ...transforms.scan import SCAN
 from ...transforms.tracer import Composite, constants
 from ...transforms.tracer import evaluate as evaluate_body
@@ -227,12 +228,14 @@ class MemoryOps(BaseInterpreter[Tensor]):
         refs = tuple([self.adopt(ref) for ref in refs])
         if primitive is SCAN:
             return self._loop(refs, ScanParameters(**static))
-        if primitive is WHILE or primitive is SWITCH:
+        if primitive in (REMAT, SWITCH, WHILE):
             self._watched(primitive, static, refs, ())
         if primitive is WHILE:
             return self._while(refs, WhileParameters(**static))
         if primitive is SWITCH:
             return self._choice(refs[1:], branches_of(static))
+        if primitive is REMAT:
+            return self._choice(refs, (static["body"],))
         if primitive.kind is Kind.COLLECTIVE:
             result = self._collective(primitive, refs, static)
             self._watched(primitive, static, refs, (result,))

@@ -71,9 +71,8 @@ class Rewrite:
         for equation in body.equations:
             operands = tuple([slots[slot] for slot in equation.inputs])
             results = [body.types[slot] for slot in equation.outputs]
-            slots.update(
-                zip(equation.outputs, self.write(equation.primitive, operands, equation.static, results, place))
-            )
+            at = place._replace(region=equation.region) if equation.region.path else place
+            slots.update(zip(equation.outputs, self.write(equation.primitive, operands, equation.static, results, at)))
         return tuple([slots[slot] for slot in body.outputs])
 
     def constant(self, value: Any, type: TensorType) -> int:
