@@ -95,10 +95,10 @@ def measure(backend: str, names: list[str], rounds: int) -> list[dict[str, Any]]
     from opstage import Options
     from opstage.planning.calibration import measure_rates
     from opstage.planning.step_plan import compare
-    from opstage.runs.plan import plan_settings, settings_of, timed_step
+    from opstage.runs.plan import model_settings, plan_settings, timed_step
 
     options = Options(backend=backend)
-    settings = {name: replace(settings_of(name), options=options) for name in names}
+    settings = {name: replace(model_settings(name), options=options) for name in names}
     steps = {name: timed_step(settings[name], SIZES[name]) for name in names}
     calibrations = []
     for _ in range(rounds):

@@ -100,13 +100,13 @@ def run_or_model(
     model: str | None, config: Path | None, paths: Mapping[str, str], flags: Mapping[str, Any], purpose: str = "use"
 ) -> Settings:
     """Return the settings of the run in a directory, with the options of the flags, or of a model as by train."""
-    from ..runs.settings import configure, configure_kept
+    from ..runs.settings import configure, configure_saved
 
     if model is None or not Path(model).is_dir():
         return configure(model, file=config, flags=[flag_layer(paths, flags)]).settings
     if config is not None or dotted_flags():
         raise UsageError(f"{model} is a run, which has its own settings; leave --config and other settings out")
-    settings = configure_kept(Path(model), purpose).settings
+    settings = configure_saved(Path(model), purpose).settings
     given = {name: value for name, value in flags.items() if value is not None}
     return replace(settings, options=settings.options.replace(**given))
 

@@ -18,13 +18,13 @@ from ..distributed.processes import is_terminal
 from ..models import gpt as gpt
 from ..ops.errors import UsageError, escaped
 from ..runs.directory import other_version
-from ..runs.evaluation import measures_of
+from ..runs.evaluation import model_metrics
 from ..runs.export import FORMATS, export
-from ..runs.model_files import file_of
-from ..runs.predictions import predictor_of, prepared_inputs, require_suffix, write_predictions
-from ..runs.progress import format_held_out
+from ..runs.model_files import named_file
+from ..runs.predictions import initial_predictor, prepared_inputs, require_suffix, write_predictions
+from ..runs.progress import format_metrics
 from ..runs.run_setup import least_batch, prepare
-from ..runs.settings import configure, configure_kept
+from ..runs.settings import configure, configure_saved
 from ..runs.text_generation import Sampling, load_gpt
 from ..runs.text_generation import generate as generated
 from ..runs.trained_model import WHICH, OtherVersionWarning, Trained, load
@@ -37,7 +37,7 @@ from .train import say_changed
 def open_run(run: Path, flags: dict[str, Any]) -> Trained:
     """Load the trained model of a run with the options of the flags; report which of its files have changed since."""
     given = {name: flags[name] for name in OPTION_PATHS if flags[name] is not None}
-    options = configure_kept(run).settings.options.replace(**given) if given and run.is_dir() else None
+    options = configure_saved(run).settings.options.replace(**given) if given and run.is_dir() else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OtherVersionWarning)  # printed below, as a line of its own
         trained = load(run, which=flags["which"], options=options)
@@ -85,9 +85,9 @@ def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
     """
     require_suffix(out)
     _require_another(out, data)
-    if not run.is_dir() and file_of(str(run)) is not None:
+    if not run.is_dir() and named_file(str(run)) is not None:
         settings = configure(str(run), flags=[flag_layer(OPTION_PATHS, flags)]).settings
-        predictor = predictor_of(settings.defined.make(settings.model), settings.options)
+        predictor = initial_predictor(settings.defined.make(settings.model), settings.options)
         inputs, preparation = prepared_inputs(predictor, data, settings.data)
         outputs, classes = predictor(*inputs, rows=rows), None if preparation is None else preparation.classes
         count = write_predictions(out, outputs, classes, None if preparation is None else preparation.files(data))
@@ -116,15 +116,15 @@ def evaluate(run: Path, data: str | None, **flags: Any) -> None:
             raise UsageError(f"{run} is a run, which has its own settings; leave --{next(iter(dotted_flags()))} out")
         trained = open_run(run, flags)
         dataset = trained.prepared_rows(data)
-        click.echo(f"{len(dataset)} samples: {format_held_out(trained.judge(dataset))}")
+        click.echo(f"{len(dataset)} samples: {format_metrics(trained.evaluate_dataset(dataset))}")
         return
     layer = flag_layer({"data": "data.file", **OPTION_PATHS}, {**flags, "data": data})
     settings = configure(str(run), flags=[layer]).settings
     if "data.batch_size" not in dotted_flags():  # nothing is trained, so fewer rows than a batch are enough
         settings = replace(settings, data=replace(settings.data, batch_size=least_batch(settings)))
     task = prepare(settings)
-    found = judge(task.trainer, measures_of(task.model, task.settings.options), task.test_batches)
-    click.echo(f"{len(task.held_out)} samples, before training: {format_held_out(found)}")
+    found = judge(task.trainer, model_metrics(task.model, task.settings.options), task.test_batches)
+    click.echo(f"{len(task.held_out)} samples, before training: {format_metrics(found)}")
 
 
 @click.command("export")

@@ -20,7 +20,7 @@ from ..models import Model
 from ..ops.errors import UsageError
 from ..planning.calibration import machine_rates
 from ..runs.plan import CPU, measure_settings, plan_settings
-from ..runs.predictions import made_inputs, predictor_of
+from ..runs.predictions import initial_predictor, random_inputs
 from ..runs.run_setup import Task, prepare
 from ..runs.settings import Settings, configure
 from .commands import OPTION_PATHS, DottedCommand, flag_layer, read_sizes, run_or_model, with_option_flags
@@ -119,8 +119,8 @@ def _steps(task: Task) -> Callable[[], Any]:
 
 def _bench_predictions(settings: Settings, model: Model, sizes: dict[str, int], seconds: float, as_json: bool) -> None:
     """Time a prediction-only model, on inputs of one row or of `--batch-size` rows."""
-    predictor = predictor_of(model, settings.options)
-    inputs = made_inputs(predictor, settings.data.batch_size, sizes)
+    predictor = initial_predictor(model, settings.options)
+    inputs = random_inputs(predictor, settings.data.batch_size, sizes)
     rows = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
     figures = {
         **_described(settings, predictor.parameter_count),

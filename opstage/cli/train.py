@@ -18,7 +18,7 @@ from ..ops.errors import RankError, UsageError, brief, printable
 from ..optim.groups import group_lines, group_text
 from ..runs.directory import CHECKPOINT, SOURCE
 from ..runs.model_files import changes
-from ..runs.progress import Watcher, format_held_out, make_watcher, stopped_line
+from ..runs.progress import Watcher, format_metrics, make_watcher, stopped_line
 from ..runs.run import RunOutcome, run_task
 from ..runs.run_setup import Task, prepare
 from ..runs.settings import Configuration, Settings, configure, configure_resumed
@@ -179,11 +179,11 @@ def _not_finite(error: NotFiniteError, settings: Settings) -> str:
 
 def _conclude(task: Task, configuration: Configuration, outcome: RunOutcome, voice: Voice) -> None:
     last, counted = outcome.results[-1].held_out, outcome.results[-1].counted
-    reached = format_held_out(last)
+    reached = format_metrics(last)
     if "accuracy" in last and counted:
         right = f"({round(last['accuracy'] * counted)} of {round(counted)})"
-        rest = format_held_out({name: value for name, value in last.items() if name != "accuracy"})
-        reached = f"{format_held_out({'accuracy': last['accuracy']})} {right}{', ' if rest else ''}{rest}"
+        rest = format_metrics({name: value for name, value in last.items() if name != "accuracy"})
+        reached = f"{format_metrics({'accuracy': last['accuracy']})} {right}{', ' if rest else ''}{rest}"
     epochs = len(outcome.results)
     voice.say(f"held-out {reached}, after {epochs} epoch{'s' * (epochs != 1)} in {outcome.seconds:.1f} s")
     for line in outcome.shares:

@@ -46,8 +46,7 @@ def from_idx(**paths: str | os.PathLike[str]) -> Dataset:
     Raises:
         UsageError: a file that is missing, damaged or no IDX.
     """
-    arrays = tuple(read_idx(path) for path in paths.values())
-    return Dataset(tuple(paths), arrays, tuple(str(path) for path in paths.values()))
+    return _dataset(paths, read_idx)
 
 
 @called_by_users
@@ -126,12 +125,13 @@ def _read(path: str | os.PathLike[str], file: IO[bytes] | io.BufferedIOBase, lim
     return np.frombuffer(data, dtype).astype(dtype.newbyteorder("=")).reshape(shape)
 
 
-def labels_beside(images: Path) -> Path:
+def mnist_labels_path(images: Path) -> Path:
     """Return the labels file of an images file that is named like MNIST's: `train-images-idx3-ubyte.gz`."""
     if "images" not in images.name:
         raise UsageError(
-            f"{images}: no labels are known for it: expected a name with 'images', whose labels are beside it under "
-            "the name with 'labels'"
+            f"{images}: its labels file is unknown: expected a name with 'images', next to a file of the "
+            "same name with "
+            "'labels'"
         )
     return images.with_name(images.name.replace("images", "labels").replace("idx3", "idx1"))
 
@@ -183,7 +183,7 @@ class NpzFile:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its arrays, in file order."""
+        """Return the names of its arrays, in file order."""
         return tuple(self._members)
 
     def header(self, name: str) -> ArrayHeader:
@@ -200,11 +200,11 @@ class NpzFile:
     def _opened(self, name: str) -> Iterator[IO[bytes]]:
         if name not in self._members:
             has = shown(self.names) or "none"
-            raise UsageError(f"{self._path}: no array {name!r}{nearest(name, self.names)}; the file has {has}")
+            raise UsageError(f"{self._path}: array {name!r} is missing{nearest(name, self.names)}; the file has {has}")
         member = self._members[name]
         try:
             if member.flag_bits & _ENCRYPTED:
-                raise ValueError("it is encrypted; write the archive anew without a password")
+                raise ValueError("it is encrypted; write the archive again without a password")
             if member.compress_type not in _METHODS:
                 raise ValueError(
                     f"it is packed by method {member.compress_type} of zip archives; NumPy writes methods 0 and 8"
@@ -220,7 +220,7 @@ class NpzFile:
         except UsageError:
             raise
         except _UNREADABLE as error:
-            raise UsageError(f"{self._path}: cannot read {brief(name)}: {_said(error)}") from error
+            raise UsageError(f"{self._path}: cannot read {brief(name)}: {_first_line(error)}") from error
 
 
 @contextmanager
@@ -242,7 +242,7 @@ def open_npz(path: str | os.PathLike[str]) -> Iterator[NpzFile]:
         try:
             archive = zipfile.ZipFile(file)
         except _UNREADABLE as error:
-            raise UsageError(f"{path}: not a .npz file that can be read: {_said(error)}") from error
+            raise UsageError(f"{path}: not a .npz file that can be read: {_first_line(error)}") from error
         with archive:
             yield NpzFile(path, archive, os.fstat(file.fileno()).st_size)
 
@@ -255,7 +255,7 @@ def read_npy(path: str | os.PathLike[str]) -> Array:
         try:
             return _read_array(file, os.fstat(file.fileno()).st_size)
         except _UNREADABLE as error:
-            raise UsageError(f"{path}: not a .npy file that can be read: {_said(error)}") from error
+            raise UsageError(f"{path}: not a .npy file that can be read: {_first_line(error)}") from error
 
 
 def npy_layout(path: str | os.PathLike[str]) -> tuple[ArrayHeader, bool, int]:
@@ -267,7 +267,7 @@ def npy_layout(path: str | os.PathLike[str]) -> tuple[ArrayHeader, bool, int]:
         try:
             return _complete_header(file, os.fstat(file.fileno()).st_size)
         except _UNREADABLE as error:
-            raise UsageError(f"{path}: not a .npy file that can be read: {_said(error)}") from error
+            raise UsageError(f"{path}: not a .npy file that can be read: {_first_line(error)}") from error
 
 
 def _opened(path: str | os.PathLike[str], kind: str) -> IO[bytes]:
@@ -278,7 +278,7 @@ def _opened(path: str | os.PathLike[str], kind: str) -> IO[bytes]:
         if not Path(path).exists():
             raise UsageError(f"{path}: no such file")
     except OSError as error:
-        why = _said(error)
+        why = _first_line(error)
     raise UsageError(f"{path}: not a .{kind} file that can be read: {why}")
 
 
@@ -330,7 +330,7 @@ def _read_array(file: IO[bytes], size: int) -> Array:
     return array
 
 
-def _said(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """Return the first line of a library's error, shortened, since it may quote any part of the file."""
     first = (str(error).splitlines() or [""])[0] or type(error).__name__
     return first if len(first) <= 300 else f"{first[:297]}..."

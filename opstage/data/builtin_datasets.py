@@ -70,7 +70,7 @@ def digits() -> Dataset:
     """Return x: float32 (1797, 1, 8, 8), ink from 0 (none) to 1 (full) in steps of 1/16; y: int64 (1797,), the digit.
 
     Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998,
-    doi:10.24432/C50P49 (its test part); the file DIGITS.md beside this one says more.
+    doi:10.24432/C50P49 (its test part); see DIGITS.md in the same folder.
     """
     stored = from_npz(_FILE, ["images", "labels"])
     images = stored["images"].astype(np.float32)[:, np.newaxis] / np.float32(16)
@@ -95,7 +95,7 @@ def noisy(dataset: Dataset, *, deviation: float, copies: int = 1, seed: int = 0,
     `UsageError` for a deviation that is not finite and above 0, and for less than 1 copy.
 
     Raises:
-        UsageError: a deviation that is no finite number > 0; no copies; another seed than an integer >= 0.
+        UsageError: a deviation that is not a finite number > 0; no copies; another seed than an integer >= 0.
     """
     require_seed(seed)
     if not isinstance(deviation, int | float) or not (math.isfinite(deviation) and deviation > 0):

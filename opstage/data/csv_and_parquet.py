@@ -22,7 +22,7 @@ from ..ops.array_conversion import columns_of, index_columns
 from ..ops.errors import UsageError, brief, require_extra
 from ..ops.tracebacks import called_by_users
 from .dataset import Dataset
-from .table import PLURAL, Choice, DataTable, Named, require_columns, table_of, with_label
+from .table import PLURAL, Choice, DataTable, Named, columns_table, require_columns, with_label
 
 Row: TypeAlias = "tuple[int, list[str]]"
 """The number of a row's last line in the file, counted from 1, and its cells."""
@@ -56,7 +56,7 @@ def from_csv(
     number, or not finite.
 
     Raises:
-        UsageError: a file that is missing or no CSV; no such column; a cell that is no number.
+        UsageError: a missing file or one that is not CSV; an unknown column; a cell that is not a number.
     """
     read = partial(read_csv, path, header=header, delimiter=delimiter, limit=limit)
     return with_label(path, read, label, header)
@@ -114,8 +114,8 @@ def _table(path: str | os.PathLike[str], rows: Iterator[Row], choose: Choice, he
     wanted, may_name = choose(names)
     if "" in wanted:
         raise UsageError(
-            f"{path}: line {line}: column {names.index('') + 1} has no name; name it, or leave it out: pandas writes "
-            "its index so, and not with to_csv(…, index=False)"
+            f"{path}: line {line}: column {names.index('') + 1} lacks a name; name it, or leave it out: pandas writes "
+            "its index like this, unless to_csv gets index=False"
         )
     require_columns(path, names, wanted)
     places = {name: i for i, name in enumerate(names)}
@@ -133,7 +133,7 @@ def _table(path: str | os.PathLike[str], rows: Iterator[Row], choose: Choice, he
             column.add(numbers, [cells[at].strip() for _, cells in block])
         lines += numbers
     if not lines:
-        raise UsageError(f"{path}: the dataset is empty: there is no row after the names")
+        raise UsageError(f"{path}: the dataset is empty: expected a row after the names")
     return DataTable(
         str(path), {column.name: column.values for column in columns}, lambda row: f"row at line {lines[row]}"
     )
@@ -156,7 +156,7 @@ class _Column:
 
     @property
     def values(self) -> npt.NDArray[np.float64] | list[str]:
-        """All cells, as names or numbers."""
+        """Return all cells, as names or numbers."""
         return self._names or np.concatenate(self._numbers)
 
     def add(self, lines: Sequence[int], cells: list[str]) -> None:
@@ -172,7 +172,8 @@ class _Column:
         numbers = _converted(cells)
         if numbers is None:
             require(
-                _is_finite, lambda cell: _TWICE if cell == self.name else f"expected a finite number{self._said(cell)}"
+                _is_finite,
+                lambda cell: _TWICE if cell == self.name else f"expected a finite number{self._cell_hint(cell)}",
             )
         else:
             if (np.abs(numbers) >= _EXACT).any():
@@ -195,12 +196,12 @@ class _Column:
 
     def _same_number(self, cell: str) -> str:
         same = f"another row has {brief(self._spelling(cell))}, the same number: is it the same class?"
-        return f"{same} Write one number in one way, or names that are no numbers"
+        return f"{same} Write one number in one way, or use names that are not numbers"
 
-    def _said(self, cell: str) -> str:
-        """Return the end of the error about a cell that is no number."""
+    def _cell_hint(self, cell: str) -> str:
+        """Return the end of the error about a cell that is not a number."""
         if _DECIMAL_COMMA.fullmatch(cell):
-            return ", with a decimal point: the comma is none here"
+            return ", with a decimal point instead of the comma"
         if self._what is not None and _is_name(cell):
             return f", as in the rows before: a column of {PLURAL[self._what]} holds names in every row, or in none"
         return _other_separator([cell]) or (self._hint if _is_name(cell) else "")
@@ -233,7 +234,8 @@ def _is_name(cell: str) -> bool:
 
 
 def _holds_numbers(cells: Sequence[str]) -> bool:
-    """Whether the first cells of a file are a row, and not names: they hold numbers other than 0, 1, 2 … or years."""
+    """Return whether the first cells of a file are a row, and not names: they hold numbers other than 0, 1, 2 … or
+    years."""
     numbers = [cell.strip() for cell in cells if _number(cell) is not None]
     whole = [int(number) for number in numbers if number.isdecimal()]
     counted = bool(whole) and whole == list(range(whole[0], whole[0] + len(numbers)))
@@ -265,7 +267,7 @@ def _is_finite(cell: str) -> bool:
 
 
 def _is_exact(cell: str) -> bool:
-    """Whether a cell is not an integer that rounding may change: of two such numbers it may make one."""
+    """Return whether a cell is not an integer that rounding may change: of two such numbers it may make one."""
     return not cell.lstrip("+-").isdecimal() or -_EXACT <= Decimal(cell) <= _EXACT
 
 
@@ -279,7 +281,7 @@ def from_parquet(path: str | os.PathLike[str], *, label: str | int | None = None
     Raises UsageError as `read_parquet` does, and if no column, or more than one, can be the label.
 
     Raises:
-        UsageError: a file that is missing, damaged or no Parquet; no such column; no pyarrow.
+        UsageError: a missing or damaged file, or one that is not Parquet; an unknown column; pyarrow is not installed.
     """
     return with_label(path, partial(read_parquet, path), label)
 
@@ -304,13 +306,13 @@ def read_parquet(path: str | os.PathLike[str], choose: Choice, hint: str = "") -
             wanted, may_name = choose(names)
             require_columns(path, names, wanted)
             if file.metadata.num_rows == 0:
-                raise UsageError(f"{path}: the dataset is empty: it has no row")
+                raise UsageError(f"{path}: the dataset is empty: expected a row")
             read = file.read(columns=list(wanted), use_threads=False)
             if read.num_columns != len(wanted):
                 raise UsageError(f"{path}: a column of several values each is not a column of numbers")
             if read.num_rows != file.metadata.num_rows:
                 raise UsageError(f"{path}: has {read.num_rows} rows, but says that it has {file.metadata.num_rows}")
-            return table_of(path, columns_of(read), lambda _: (wanted, may_name), hint)
+            return columns_table(path, columns_of(read), lambda _: (wanted, may_name), hint)
     except UsageError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError, RuntimeError) as error:

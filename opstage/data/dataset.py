@@ -28,9 +28,9 @@ class Dataset:
     Lists, data frames and arrays of other libraries become arrays, by position: labels of an index have no meaning.
     Rows of memory-mapped files are read when they are used, and from 64 MiB on those of h5py and zarr as well.
 
-    `origins` are the sources of the arrays, for error messages. Raises `UsageError`, with the origin, if an array is
-    empty, has another length than the first or a dtype other than float, integer or boolean, or contains a number that
-    is not finite (with its row).
+    `origins` are the sources of the arrays, for error messages. Raises `UsageError`, with the origin, for an empty
+    array, another length than the first, or a dtype other than float, integer or boolean. For a non-finite number the
+    error names its row.
 
     `ordered` says whether the order of the arrays was requested. If it is a file's own, arrays are identified by name
     only: a training loop binds them to the arguments of its loss, and batches by position are an error.
@@ -41,7 +41,7 @@ class Dataset:
     else (). A run trained on them matches new data by these names.
 
     Raises:
-        UsageError: no arrays; rows that differ in number; what is no number or not finite.
+        UsageError: no arrays; different numbers of rows; values that are not finite numbers.
     """
 
     names: tuple[str, ...]
@@ -65,7 +65,7 @@ class Dataset:
             raise UsageError(f"the names of a dataset's arrays must differ, and these do not: {', '.join(self.names)}")
         given = self.arrays
         if not self.columns and any(map(is_table, given)):
-            object.__setattr__(self, "columns", tuple(map(_columns_of, self.names, given)))
+            object.__setattr__(self, "columns", tuple(map(_column_names, self.names, given)))
         object.__setattr__(self, "arrays", tuple(map(_as_array, given, self.origins)))
         for value, array, origin in zip(given, self.arrays, self.origins):
             watch(array)
@@ -77,7 +77,9 @@ class Dataset:
     def __getitem__(self, name: str) -> Array:
         """Return the array called `name`. Raises UsageError, with the nearest name, if there is none."""
         if name not in self.names:
-            raise UsageError(f"no array {name!r}{nearest(name, self.names)}; there are {', '.join(self.names)}")
+            raise UsageError(
+                f"array {name!r} is missing{nearest(name, self.names)}; the dataset has {', '.join(self.names)}"
+            )
         return self.arrays[self.names.index(name)]
 
     def take(self, rows: npt.NDArray[np.int64]) -> Dataset:
@@ -116,7 +118,7 @@ class Dataset:
             if not finite.all():
                 place = np.argwhere(~finite)[0]
                 row, value = start + place[0], rows[tuple(place)]
-                raise UsageError(f"{origin}: row {row} holds {value} (rows are counted from 0); mend or drop the row")
+                raise UsageError(f"{origin}: row {row} holds {value} (rows are counted from 0); fix or drop the row")
 
 
 @called_by_users
@@ -124,7 +126,7 @@ def from_arrays(**arrays: npt.ArrayLike) -> Dataset:
     """Return a dataset of the given arrays and names: `from_arrays(x=images, y=labels)`.
 
     Raises:
-        UsageError: rows that differ in number; what is no array of numbers.
+        UsageError: different numbers of rows; a value that is not an array of numbers.
     """
     given: tuple[Any, ...] = tuple(arrays.values())
     return Dataset(tuple(arrays), given)
@@ -166,7 +168,7 @@ def train_test_split(
     return dataset.take(np.flatnonzero(~is_test)), dataset.take(np.flatnonzero(is_test))
 
 
-def _columns_of(name: str, value: Any) -> tuple[str, ...]:
+def _column_names(name: str, value: Any) -> tuple[str, ...]:
     """Return the names of a table's columns, or that of a column alone."""
     if is_table(value):
         return column_names(value)
@@ -189,7 +191,7 @@ def _as_array(value: Any, origin: str) -> Array:
             if shapes[row] != shapes[0]:
                 raise UsageError(
                     f"{origin}: row {row} is of shape {shapes[row]}, but row 0 of {shapes[0]} (rows are counted from "
-                    "0); all must be alike"
+                    "0); all rows must have one shape"
                 ) from None
         raise UsageError(f"{origin}: is not an array: {error.reason}") from None
     except UsageError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..files import suffix_of
 from ..ops.errors import UsageError, nearest, shown
 from ..ops.tracebacks import called_by_users
-from .array_files import from_npz, idx_images, idx_x, labels_beside, map_files, open_npz, read_idx
+from .array_files import from_npz, idx_images, idx_x, map_files, mnist_labels_path, open_npz, read_idx
 from .csv_and_parquet import from_csv, from_parquet
 from .dataset import Dataset
 
@@ -21,7 +21,7 @@ def from_file(path: str | os.PathLike[str]) -> Dataset:
     .npz: its arrays x and y. .csv and .tsv, also gzipped as .csv.gz, and .parquet: y is the column of that name, else
     the last one, and x the others; see `from_csv`. MNIST's image files, with the labels file next to them.
 
-    IDX files are recognised by `idx` or `ubyte` in their names; see `labels_beside` for the labels file.
+    IDX files are recognised by `idx` or `ubyte` in their names; see `mnist_labels_path` for the labels file.
 
     Raises:
         UsageError: a file that is missing, damaged or of no known format.
@@ -34,12 +34,12 @@ def from_file(path: str | os.PathLike[str]) -> Dataset:
     if suffix_of(file) == ".parquet":
         return from_parquet(file)
     if _is_idx(file):
-        return idx_images(file, labels_beside(file))
-    raise UsageError(f"{file}: of no known format; expected a name such as data.npz, data.csv or images-idx3-ubyte.gz")
+        return idx_images(file, mnist_labels_path(file))
+    raise UsageError(f"{file}: unknown format; expected a name such as data.npz, data.csv or images-idx3-ubyte.gz")
 
 
 def is_array_folder(path: Path) -> bool:
-    """Whether a folder holds .npy files, one per argument."""
+    """Return whether a folder holds .npy files, one per argument."""
     return path.is_dir() and any(path.glob("*.npy"))
 
 
@@ -65,7 +65,7 @@ def read_arrays(path: str | os.PathLike[str], names: Sequence[str]) -> Dataset:
         for name in names:
             if not (file / f"{name}.npy").exists():
                 has = array_names(file)
-                raise UsageError(f"{path}: no file {name}.npy{nearest(name, has)}; the folder has {shown(has)}")
+                raise UsageError(f"{path}: file {name}.npy is missing{nearest(name, has)}; the folder has {shown(has)}")
         return map_files({name: file / f"{name}.npy" for name in names})
     if suffix_of(file) == ".npy" and len(names) == 1:
         return map_files({names[0]: file})

@@ -18,15 +18,8 @@ from .dataset import Dataset
 Bytes = npt.NDArray[np.uint8]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".mpo", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
-_FORMATS = (
-    "PNG",
-    "JPEG",
-    "BMP",
-    "GIF",
-    "WEBP",
-    "TIFF",
-    "PPM",
-)  # JPEG means MPO too; Pillow has others, some of which run programs
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""JPEG means MPO too; Pillow has other formats, some of which run programs."""
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 _WIDE = re.compile(r";(1[0-6]|24|32)[BLNSF]")
 """How Pillow marks numbers of more than 8 bits in a file, of which it keeps 8 for colours: RGB;16B."""
@@ -49,13 +42,12 @@ def from_images(
     all must have one size. Photographs are rotated as their EXIF data say. Files with a name that begins with a dot are
     skipped.
 
-    Raises UsageError, naming the file, for one that is not an image or a damaged one, of another size, of more than
-    50 million pixels, of more than 8 bits a channel, of several frames (except MPO, the photographs of phones, of which
-    the first frame is read), or not opaque; for a folder without images; and
-    without Pillow.
+    Raises UsageError, naming the file, if it is damaged or not an image, has another size, more than 50 million pixels
+    or more than 8 bits a channel, or is not opaque. So are files of several frames, except MPO, the photographs of
+    phones, whose first frame is read. Also raises it for a folder without images, and without Pillow.
 
     Raises:
-        UsageError: no folder of images for each class; images of several sizes; no Pillow.
+        UsageError: a folder without class folders; images of several sizes; Pillow is not installed.
     """
     groups = _grouped(Path(folder))
     if not groups:
@@ -69,7 +61,7 @@ def from_images(
     for name in groups:
         if name not in names:
             raise UsageError(
-                f"{Path(folder) / name}: {brief(name)} is not a class of the data that were trained on"
+                f"{Path(folder) / name}: {brief(name)} is not a class of the training data"
                 f"{nearest(name, names)}; these are {shown(names)}"
             )
     x = read_images([path for paths in groups.values() for path in paths], size=size, channels=channels)
@@ -85,7 +77,7 @@ def image_paths(place: str | os.PathLike[str]) -> list[Path]:
     groups = _grouped(path)
     found = [image for paths in groups.values() for image in paths] if groups else _images(path)
     if not found:
-        raise UsageError(f"{place}: the dataset is empty: the folder has no image")
+        raise UsageError(f"{place}: the dataset is empty: expected images in the folder")
     return found
 
 
@@ -144,7 +136,7 @@ def _image(path: Path, size: tuple[int, int] | None, channels: int) -> Bytes:
     except UsageError:
         raise
     except MemoryError:
-        raise UsageError(f"{path}: there is no memory for the image") from None
+        raise UsageError(f"{path}: not enough memory for the image") from None
     except Exception as error:  # decoders raise anything for a damaged file
         first = (str(error).splitlines() or [""])[0][:200]
         raise UsageError(f"{path}: not an image that can be read: {first or type(error).__name__}") from error
@@ -162,7 +154,7 @@ def _require_usable(path: Path, image: Any) -> None:
 
 
 def _is_wide(tile: Any) -> bool:
-    """Whether a part of an image has more than 8 bits a channel."""
+    """Return whether a part of an image has more than 8 bits a channel."""
     decoder, args = tile[0], tile[-1] if isinstance(tile[-1], tuple) else (tile[-1],)
     most = args[1] if decoder.startswith("ppm") and len(args) > 1 else 255
     return most > 255 or any(isinstance(arg, str) and _WIDE.search(arg) is not None for arg in args)
@@ -176,10 +168,10 @@ def _grouped(folder: Path) -> dict[str, list[Path]]:
     groups = {path.name: _images(path) for path in inner}
     for name, images in groups.items():
         if not images:
-            raise UsageError(f"{folder / name}: the class has no image")
+            raise UsageError(f"{folder / name}: the class is empty; expected images in its folder")
     stray = next((path for path in _entries(folder) if not path.is_dir() and _is_image(path)), None)
     if groups and stray is not None:
-        raise UsageError(f"{stray}: an image beside the folders of the classes; put it into one")
+        raise UsageError(f"{stray}: an image next to the folders of the classes; move it into one")
     return groups
 
 

@@ -47,7 +47,7 @@ class OwnRows:
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Return the number of axes."""
         return len(self.shape)
 
     def part(self, start: int, stop: int) -> Array:
@@ -67,8 +67,8 @@ class OwnRows:
 
     def _missing(self, what: str) -> UsageError:
         return UsageError(
-            f"of a batch of {len(self)} rows this process has {len(self.rows)}, those of its ranks, and {what} was "
-            "asked for; the other processes have the others"
+            f"this process has {len(self.rows)} of the {len(self)} rows in a batch, those of its ranks, but {what} was "
+            "requested; the other processes have the others"
         )
 
 
@@ -81,7 +81,7 @@ class Batches(Protocol):
     """The input of a training loop: numbered epochs of numbered batches, identical each time they are requested."""
 
     def __len__(self) -> int:
-        """The number of batches in an epoch."""
+        """Return the number of batches in an epoch."""
 
     def epoch(self, epoch: int, start: int = 0) -> Generator[tuple[Array, ...]]:
         """Return the batches of epoch `epoch`, counted from 0, from number `start` on. Close it to stop early."""
@@ -120,7 +120,7 @@ class Loader(Iterated):
     is not positive or larger than the dataset.
 
     Raises:
-        UsageError: a batch size that is no integer > 0.
+        UsageError: a batch size that is not an integer > 0.
     """
 
     __slots__ = ("batch_size", "dataset", "drop_last", "seed", "shuffle", "_own")
@@ -141,13 +141,13 @@ class Loader(Iterated):
         self._own: Own | None = None
 
     def __len__(self) -> int:
-        """The number of batches in an epoch."""
+        """Return the number of batches in an epoch."""
         whole, rest = divmod(len(self.dataset), self.batch_size)
         return whole if self.drop_last or rest == 0 else whole + 1
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the arrays in a batch."""
+        """Return the names of the arrays in a batch."""
         return self.dataset.names
 
     def only(self, *names: str) -> Loader:
@@ -155,16 +155,16 @@ class Loader(Iterated):
         dataset = self.dataset.only(*names)
         if dataset is self.dataset:
             return self
-        return self._with(dataset, self._own)
+        return self._copy(dataset, self._own)
 
     def own(self, rows: Own) -> Loader:
         """Return the same batches, but read only some rows: those with the indices `rows(batch size)`.
 
         Their arrays are `OwnRows`; if `rows` returns None, the batch is whole.
         """
-        return self._with(self.dataset, rows)
+        return self._copy(self.dataset, rows)
 
-    def _with(self, dataset: Dataset, own: Own | None) -> Loader:
+    def _copy(self, dataset: Dataset, own: Own | None) -> Loader:
         made = Loader(dataset, self.batch_size, seed=self.seed, shuffle=self.shuffle, drop_last=self.drop_last)
         made._own = own
         return made
@@ -186,7 +186,7 @@ class Loader(Iterated):
         if not self.dataset.ordered:
             names = self.dataset.names
             raise UsageError(
-                f"the arrays {', '.join(names)} of a file have no order in which a batch could hold them; say it: "
+                f"the arrays {', '.join(names)} of a file have no defined order in a batch; choose one: "
                 f"dataset.only({', '.join(map(repr, sorted(names)))}), or keys= where the file is read"
             )
         order = self.order(epoch)
@@ -232,7 +232,7 @@ class Prefetch(Iterated):
     batch that hangs.
 
     Raises:
-        UsageError: a depth that is no integer > 0.
+        UsageError: a depth that is not an integer > 0.
     """
 
     def __init__(self, batches: Batches, depth: int = 2):
@@ -242,12 +242,12 @@ class Prefetch(Iterated):
         self.depth = depth
 
     def __len__(self) -> int:
-        """The number of batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return len(self.batches)
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The names of the arrays in a batch, if `batches` has any."""
+        """Return the names of the arrays in a batch, if `batches` has any."""
         return getattr(self.batches, "names", None)
 
     def only(self, *names: str) -> Prefetch:
@@ -264,9 +264,9 @@ class Prefetch(Iterated):
     @override
     def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
         """Return the batches of epoch `epoch` from number `start` on; the thread starts at the first request."""
-        return self._taken(self.batches.epoch(epoch, start))
+        return self._prefetch(self.batches.epoch(epoch, start))
 
-    def _taken(self, source: Generator[Batch]) -> Generator[Batch]:
+    def _prefetch(self, source: Generator[Batch]) -> Generator[Batch]:
         ahead = _Ahead(source, self.depth)
         thread = threading.Thread(target=ahead.fill, name="opstage-prefetch", daemon=True)
         thread.start()
@@ -299,12 +299,12 @@ class _Ahead:
         self._made.clear()
         self._ended = True
         self._error = UsageError(
-            "the batches of this epoch are made ahead by a thread of another process, which this one was forked from; "
-            "begin the epoch in this process"
+            "the batches of this epoch are prepared by a thread of the process that this one was forked from; "
+            "start the epoch in this process"
         )
 
     def fill(self) -> None:
-        """Produce batches until there are no more, or it is stopped."""
+        """Produce batches until the last one, or until it is stopped."""
         try:
             for batch in self._source:
                 with self._changed:
@@ -361,7 +361,7 @@ def bind(batches: Batches, arguments: Arguments | None, program: str) -> Batches
     come from a Dataset are returned unchanged.
 
     Raises:
-        UsageError: names of arrays that are no arguments, or stand elsewhere.
+        UsageError: names of arrays that are not arguments, or are arguments at another position.
     """
     if not isinstance(batches, (Loader, Prefetch)) or not (names := batches.names):
         return batches
@@ -379,11 +379,7 @@ def order(names: tuple[str, ...], ordered: bool, arguments: Arguments | None, pr
             return known
     has = f"the dataset has the arrays {', '.join(names)}, and {program} "
     each = ", ".join(f"{name}=dataset[…]" for name in known)
-    cure = (
-        f"; say which goes where: from_arrays({each})"
-        if known
-        else f"; put them in order: dataset.only({names[0]!r}, …)"
-    )
+    cure = f"; name them: from_arrays({each})" if known else f"; put them in order: dataset.only({names[0]!r}, …)"
     if arguments is None:
         if not ordered:
             raise UsageError(f"{has}does not name its batch arguments{cure}")
@@ -394,7 +390,7 @@ def order(names: tuple[str, ...], ordered: bool, arguments: Arguments | None, pr
     pairs = [(name, argument) for name, argument in zip(names, known) if name != argument]
     strays = [name if name in known else argument for name, argument in pairs if name in known or argument in names]
     if strays:
-        raise UsageError(f"{has}{takes}: {strays[0]} would not be the argument of its name{cure}")
+        raise UsageError(f"{has}{takes}: {strays[0]} would go to another argument than that of its name{cure}")
     if not ordered:
         raise UsageError(f"{has}{takes}{cure}")
     return names

@@ -26,11 +26,11 @@ _WATCH = "_opstage_watch"
 
 @final
 class FileWatch:
-    """The file beneath a mapped array, which must not change while it is used.
+    """The file of a mapped array, which must not change while it is used.
 
     Rows are read at any time of a run: of a file that is written to meanwhile some would be old and some new, and to
     read behind the end of one that became shorter ends the process. A file that is deleted, or replaced by renaming
-    another, stays what it was for whoever has mapped it.
+    another, keeps its content for processes that have mapped it.
     """
 
     def __init__(self, path: str):
@@ -86,7 +86,7 @@ def as_rows(value: Any) -> Any:
 
 
 def _is_stored(value: Any) -> bool:
-    """Whether a value is a large array of numbers that another library reads in chunks."""
+    """Return whether a value is a large array of numbers that another library reads in chunks."""
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", ())
     if not (hasattr(value, "chunks") and isinstance(dtype, np.dtype) and dtype.kind in "fiub" and shape):
         return False
@@ -185,7 +185,7 @@ class RowView:
 
 
 def is_mapped(array: Any) -> bool:
-    """Whether an array is in a file and read when used."""
+    """Return whether an array is in a file and read when used."""
     return isinstance(array, (RowView, np.memmap))
 
 

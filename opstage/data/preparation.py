@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -31,12 +31,12 @@ from .table import (
     Named,
     Scaling,
     cast,
+    columns_table,
     encode,
-    fitted_shape,
-    kind_of,
+    fit_shape,
+    number_kind,
     numbered,
     require_columns,
-    table_of,
 )
 
 Form: TypeAlias = Literal["table", "arrays", "images"]
@@ -88,7 +88,7 @@ class Preparation:
 
     @property
     def features(self) -> tuple[str, ...] | None:
-        """The columns of a table that form the inputs, in order; None for arrays."""
+        """Return the columns of a table that form the inputs, in order; None for arrays."""
         return tuple(c for part in self.parts if not part.label for c in part.columns) if self.form == "table" else None
 
     def inputs(self, source: Source, names: Sequence[str]) -> Dataset:
@@ -139,7 +139,7 @@ class Preparation:
 
     @property
     def _columns(self) -> list[str]:
-        """The columns of all arguments, labels included."""
+        """Return the columns of all arguments, labels included."""
         return [column for part in self.parts for column in part.columns]
 
     def _by_argument(self, source: Any) -> Any:
@@ -158,7 +158,7 @@ class Preparation:
                 raise UsageError(f"expected arrays for {', '.join(names)}: that many in a tuple, or a dict of them")
             source = dict(zip(names, given))
         if isinstance(source, Dataset):
-            arrays = [_classes_of(source, self._by_column(source, part), part, classes) for part in parts]
+            arrays = [_renumber_classes(source, self._by_column(source, part), part, classes) for part in parts]
             return Dataset(names, tuple(arrays), classes=classes)
         given = arrays_named(source, names)
         for name, value in given.items():
@@ -177,7 +177,7 @@ class Preparation:
         require_columns(source.origins[at], source.columns[at], part.columns)
         if part.categories:
             raise UsageError(
-                f"{source.origins[at]}: its columns hold numbers, and the data trained on had names in some; give the "
+                f"{source.origins[at]}: its columns hold numbers, but the training data had names in some; give the "
                 "file, or the whole frame"
             )
         return array[:, [source.columns[at].index(column) for column in part.columns]]
@@ -205,22 +205,7 @@ class Preparation:
 
     def to_document(self) -> dict[str, Any]:
         """Return plain data, for JSON, that `of` reads."""
-        parts = [
-            {
-                "argument": part.argument,
-                "columns": list(part.columns),
-                "kind": part.kind,
-                "shape": list(part.shape),
-                "image": part.image,
-                "label": part.label,
-                "scaling": None if part.scaling is None else part.scaling.to_document(),
-                "categories": list(map(list, part.categories)),
-                "one_hot": part.one_hot,
-            }
-            for part in self.parts
-        ]
-        classes = None if self.classes is None else list(self.classes)
-        return {"format": FORMAT, "form": self.form, "parts": parts, "classes": classes, "resized": self.resized}
+        return {"format": FORMAT, **asdict(self)}
 
     @classmethod
     def of(cls, document: Document) -> Preparation:
@@ -234,7 +219,7 @@ class Preparation:
                 ArgumentData(
                     each["argument"].text(),
                     tuple(column.text() for column in each["columns"].elements()),
-                    _one_of(each["kind"], get_args(Kind)),
+                    _choice(each["kind"], get_args(Kind)),
                     tuple(size.count() for size in each["shape"].elements()),
                     _flag(each["image"]),
                     _flag(each["label"]),
@@ -249,7 +234,7 @@ class Preparation:
             raise document["classes"].expected("names of classes that differ")
         if not parts or len({part.argument for part in parts}) != len(parts):
             raise document["parts"].expected("parts of arguments that differ")
-        form = _one_of(document["form"], get_args(Form))
+        form = _choice(document["form"], get_args(Form))
         if form == "images" and any(len(part.shape) != 3 for part in parts if not part.label):
             raise document["parts"].expected("images of (channels, height, width)")
         return cls(form, tuple(parts), names, _flag(document["resized"]))
@@ -265,8 +250,8 @@ def learn(
     """
     parts = []
     for name, spec in specs.items():
-        array, kind = dataset[name], kind_of(spec)
-        shape = fitted_shape(array[:1], spec.entries).shape[1:]
+        array, kind = dataset[name], number_kind(spec)
+        shape = fit_shape(array[:1], spec.entries).shape[1:]
         label = name in labels
         # bytes to be predicted are counts and ratings, unless they form images
         image = kind == "float" and array.dtype == np.uint8 and (not label or len(shape) > 1)
@@ -292,7 +277,7 @@ def from_table(
     for part in parts:
         may_name |= {column: "category" for column, names in zip(part.columns, part.categories) if names}
     if not isinstance(table, DataTable):
-        read: Callable[..., DataTable] = read_table if table is None else partial(table_of, columns=table)
+        read: Callable[..., DataTable] = read_table if table is None else partial(columns_table, columns=table)
         table = read(path, choose=lambda _: (wanted, may_name))
     arrays, origins = [], []
     for part in parts:
@@ -300,7 +285,7 @@ def from_table(
             numbers, names_found = numbered(table, part.columns[0], classes)
             if names_found is not None and classes is None and new:
                 raise UsageError(
-                    f"{path}: column {part.columns[0]} holds names, and the data trained on had numbers for labels"
+                    f"{path}: column {part.columns[0]} holds names, but the training data had numbers for labels"
                 )
             arrays.append(numbers)
         else:
@@ -311,7 +296,7 @@ def from_table(
     return Dataset(names, tuple(arrays), tuple(origins), classes=labels)
 
 
-def _classes_of(source: Dataset, array: Array, part: ArgumentData, classes: tuple[str, ...] | None) -> Array:
+def _renumber_classes(source: Dataset, array: Array, part: ArgumentData, classes: tuple[str, ...] | None) -> Array:
     """Return the labels of a dataset as numbers of the run's own classes. Raises UsageError for an unknown class."""
     numbered_label = part.label and part.kind == "int"
     if not numbered_label or (source.classes is None and classes is None) or source.classes == classes:
@@ -319,11 +304,11 @@ def _classes_of(source: Dataset, array: Array, part: ArgumentData, classes: tupl
     if source.classes is None or classes is None:
         has = "numbers for labels" if source.classes is None else f"the classes {shown(source.classes)}"
         own = "numbers" if classes is None else f"the classes {shown(classes)}"
-        raise UsageError(f"the dataset has {has}, but the data trained on had {own}, which need not be the same")
+        raise UsageError(f"the dataset has {has}, but the training data had {own}, which may differ")
     for name in source.classes:
         if name not in classes:
             raise UsageError(
-                f"the dataset has a class {name!r}{nearest(name, classes)} that the data trained on had not; they had "
+                f"the dataset has a class {name!r}{nearest(name, classes)}, which the training data lacked; they had "
                 f"{shown(classes)}"
             )
     return np.array([classes.index(name) for name in source.classes], np.int64)[array]
@@ -333,7 +318,7 @@ def _of_file(
     path: str | os.PathLike[str], parts: Sequence[ArgumentData], form: Form, classes: tuple[str, ...] | None
 ) -> Dataset:
     found = read_arrays(path, [part.argument if form == "table" else part.columns[0] for part in parts])
-    arrays = [_classes_of(found, array, part, classes) for array, part in zip(found.arrays, parts)]
+    arrays = [_renumber_classes(found, array, part, classes) for array, part in zip(found.arrays, parts)]
     return Dataset(tuple(part.argument for part in parts), tuple(arrays), found.origins, classes=classes)
 
 
@@ -342,13 +327,13 @@ def _require_only(origin: str, given: Iterable[str], known: Sequence[str]) -> No
     extra = next((name for name in given if name not in known), None)
     if extra is not None:
         raise UsageError(
-            f"{origin}: has a column {extra!r}{nearest(extra, known)} that the data trained on had not; drop it. They "
+            f"{origin}: has a column {extra!r}{nearest(extra, known)}, which the training data lacked; drop it. They "
             f"had {shown(known)}"
         )
 
 
 def _is_table(source: Mapping[str, Any], parts: Sequence[ArgumentData]) -> bool:
-    """Whether a dict holds columns, and not arrays for the arguments."""
+    """Return whether a dict holds columns, and not arrays for the arguments."""
     columns = [column for part in parts for column in part.columns]
     return any(column in source for column in columns) and not all(part.argument in source for part in parts)
 
@@ -357,7 +342,7 @@ def arrays_named(source: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
     """Return the arrays with these names. Raises UsageError, with the nearest name, for a missing one."""
     for name in names:
         if name not in source:
-            raise UsageError(f"no array {name!r}{nearest(name, source)}; there are {shown(list(source))}")
+            raise UsageError(f"array {name!r} is missing{nearest(name, source)}; expected {shown(list(source))}")
     return {name: source[name] for name in names}
 
 
@@ -377,12 +362,13 @@ def _prepared(array: Array, part: ArgumentData, origin: str, start: int = 0) -> 
         array = cast(array, "float", image=False, origin=origin, start=start)
     elif array.dtype == np.uint8 and part.kind == "float" and not part.image and not part.label:
         raise UsageError(
-            f"{origin}: holds bytes (uint8), but the data trained on held numbers that were none; give floats in the "
-            "same units"
+            f"{origin}: holds bytes (uint8), but the training data had other numbers; give floats in the same units"
         )
-    array = fitted_shape(cast(array, part.kind, image=part.image, origin=origin, start=start), (None, *part.shape))
+    array = fit_shape(cast(array, part.kind, image=part.image, origin=origin, start=start), (None, *part.shape))
     if array.shape[1:] != part.shape:
-        raise UsageError(f"{origin}: has rows of shape {array.shape[1:]}; expected {part.shape}, as trained on")
+        raise UsageError(
+            f"{origin}: has rows of shape {array.shape[1:]}; expected {part.shape}, as in the training data"
+        )
     return array if part.scaling is None else part.scaling.apply(array)
 
 
@@ -396,7 +382,7 @@ def _categories(part: Document) -> Categories:
     return found
 
 
-def _one_of(document: Document, choices: Sequence[Any]) -> Any:
+def _choice(document: Document, choices: Sequence[Any]) -> Any:
     if document.text() not in choices:
         raise document.expected(" or ".join(choices))
     return document.value
@@ -421,35 +407,27 @@ class FewRows:
     def __init__(self, preparation: Preparation, names: Sequence[str]):
         parts = [part for name in names for part in preparation.parts if part.argument == name]
         plain = len(parts) == len(names) and all(map(_is_plain, parts))
-        self._parts = [(part.shape, _scaling_of(part)) for part in parts] if plain else []
+        self._parts: list[tuple[tuple[int, ...], Any]] = []
+        if plain:
+            scalings = [part.scaling and part.scaling.numbers(1 + len(part.shape)) for part in parts]
+            self._parts = [(part.shape, scaling) for part, scaling in zip(parts, scalings)]
 
     def __call__(self, inputs: Sequence[Any]) -> list[Array] | None:
         """Return the prepared arrays; None if the inputs need the general path: other types or shapes, or errors."""
         if len(inputs) != len(self._parts):
             return None
         made = []
-        for x, (shape, scaled) in zip(inputs, self._parts):
+        for x, (shape, scaling) in zip(inputs, self._parts):
             if type(x) is list:
                 x = lists_as_arrays(x)
             if type(x) is not np.ndarray or x.dtype.char not in "df" or x.shape[1:] != shape or x.ndim == 0:
                 return None
             if not 0 < x.nbytes <= _MOST or not math.isfinite(np.vdot(x, x)):  # that is not finite if one of x is not
                 return None
-            made.append(scaled(x.astype(x.dtype.newbyteorder("="), copy=False)))
+            x = x.astype(x.dtype.newbyteorder("="), copy=False)
+            made.append(x if scaling is None else (x - scaling[0]) / scaling[1])
         return made if made and all(len(x) == len(made[0]) for x in made) else None
 
 
 def _is_plain(part: ArgumentData) -> bool:
     return part.kind == "float" and not part.image and not part.categories and not part.label
-
-
-def _scaling_of(part: ArgumentData) -> Callable[[Array], Array]:
-    if part.scaling is None:
-        return lambda x: x
-    center, width = part.scaling.numbers(1 + len(part.shape))
-
-    def scaled(x: Array) -> Array:
-        found: Array = (x - center) / width
-        return found
-
-    return scaled

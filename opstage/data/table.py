@@ -32,7 +32,7 @@ ScaleName: TypeAlias = Literal["none", "standard", "minmax"]
 _EXACT = 2**53
 
 
-def kind_of(spec: Spec) -> Kind:
+def number_kind(spec: Spec) -> Kind:
     """Return the kind of numbers that a Spec declares."""
     dtype = as_dtype(spec.dtype or "float32")
     return "float" if is_float(dtype) else "bool" if dtype == np.bool_ else "int"
@@ -41,11 +41,10 @@ def kind_of(spec: Spec) -> Kind:
 def cast(array: Array, kind: Kind, *, image: bool, origin: str, start: int = 0) -> Array:
     """Cast the array to a kind of numbers. Raises UsageError, with the row, if that would lose information.
 
-    float   integers become float64, exactly, so they must be within 2**53, and booleans 0 and 1. With `image`, bytes
-            (uint8, or integers from 0 to 255) become float32 between 0 and 1, x/255, and floats must already be in
-            that range
-    int     floats must be whole, and become int64, as booleans do
-    bool    numbers must be 0 and 1
+    float   integers become float64, exactly, so they must be within 2**53, and booleans 0 and 1.
+            With `image`, bytes (uint8, or integers from 0 to 255) become float32, x/255; floats must be in 0 … 1.
+    int     floats must be whole, and become int64, as booleans do.
+    bool    numbers must be 0 and 1.
 
     `start` is the number of the array's first row.
     """
@@ -63,13 +62,13 @@ def cast(array: Array, kind: Kind, *, image: bool, origin: str, start: int = 0) 
         return array.astype(np.bool_)
     if kind == "float" and array.dtype.kind in "iu":
         if image:
-            require((array >= 0) & (array <= 255), "a byte, 0 … 255, as the data trained on held")
+            require((array >= 0) & (array <= 255), "a byte, 0 … 255, as in the training data")
             return array.astype(np.float32) / np.float32(255)
         exact = (array <= _EXACT) & (array >= -_EXACT)
         require(exact, "an integer that a float holds exactly, none beyond 2**53")
         return array.astype(np.float64)
     if kind == "float" and image and array.dtype.kind == "f":
-        require((array >= 0) & (array <= 1), "a number from 0 to 1: the data trained on were bytes over 255")
+        require((array >= 0) & (array <= 1), "a number from 0 to 1: the training data were bytes over 255")
     if kind == "int" and array.dtype.kind == "f":
         require((array == np.floor(array)) & (np.abs(array) <= _EXACT), "a whole number")
         return array.astype(np.int64)
@@ -122,20 +121,16 @@ class Scaling:
             return self.center[0], self.width[0]
         return np.array(self.center), np.array(self.width)
 
-    def to_document(self) -> dict[str, Any]:
-        """Return plain data that `of_document` reads."""
-        return {"center": list(self.center), "width": list(self.width)}
-
     @classmethod
     def of_document(cls, document: Document) -> Scaling:
-        """Read the data of `to_document`. Raises UsageError."""
+        """Read a scaling from its fields. Raises UsageError."""
         parts = [tuple(each.number() for each in document[name].elements()) for name in ("center", "width")]
         if not parts[0] or len(parts[0]) != len(parts[1]) or not all(np.isfinite(parts).ravel()) or min(parts[1]) <= 0:
             raise document.expected("as many finite centers as widths above 0")
         return cls(*parts)
 
 
-def fitted_shape(array: Array, shape: Sequence[Any]) -> Array:
+def fit_shape(array: Array, shape: Sequence[Any]) -> Array:
     """Return the array with rows of a Spec's shape if that only adds or drops an axis of size 1: (n,) and (n, 1)."""
     row = tuple(map(str, shape[1:]))
     if array.ndim == 1 and row == ("1",):
@@ -200,8 +195,8 @@ def numbered(
     for row, text in enumerate(values):
         if text not in numbers:
             raise UsageError(
-                f"{table.path}: {table.place(row)}: column {name} is {brief(text)}, which is no {what} of the data "
-                f"that were trained on{nearest(text, found)}; these are {shown(found)}"
+                f"{table.path}: {table.place(row)}: column {name} is {brief(text)}, which is not a {what} of the "
+                f"training data{nearest(text, found)}; these are {shown(found)}"
             )
     return np.array([numbers[text] for text in values], np.int64), found
 
@@ -236,10 +231,12 @@ def from_frame(frame: Any, *, label: str | int | None = None) -> Dataset:
     if not is_table(frame):
         raise UsageError(f"from_frame takes a data frame, not {a_type(frame)}")
     columns = columns_of(frame)
-    return with_label("the frame", lambda choose: table_of("the frame", columns, choose), label)
+    return with_label("the frame", lambda choose: columns_table("the frame", columns, choose), label)
 
 
-def table_of(path: str | os.PathLike[str], columns: Mapping[str, Any], choose: Choice, hint: str = "") -> DataTable:
+def columns_table(
+    path: str | os.PathLike[str], columns: Mapping[str, Any], choose: Choice, hint: str = ""
+) -> DataTable:
     """Return the columns that `choose` selects as a table. `hint` ends the error about a name in a column of numbers.
 
     Raises UsageError, with column and row, for what is neither numbers nor, if the choice allows them, names, for a
@@ -303,9 +300,10 @@ def label_position(path: str | os.PathLike[str], names: Sequence[str], label: st
         likely = [name for name in names[:-1] if is_label(name)]
         if label == -1 and likely and not is_label(names[-1]):
             raise UsageError(
-                f"{path}: which column is the label? The last is {names[-1]}, but one is called {likely[0]}; say "
-                f"--data.label {likely[0]} or --data.label {names[-1]}, in Python label={likely[0]!r}; without a say, "
-                "the column called y is"
+                f"{path}: the label is ambiguous: the last column is {names[-1]}, but one is called "
+                f"{likely[0]}; choose "
+                f"--data.label {likely[0]} or --data.label {names[-1]}, in Python label={likely[0]!r}. By "
+                "default it is the column called y"
             )
     if isinstance(label, str):
         if not header:
@@ -327,7 +325,7 @@ def label_position(path: str | os.PathLike[str], names: Sequence[str], label: st
 
 
 def is_label(name: str) -> bool:
-    """Whether a column has a usual name of labels."""
+    """Return whether a column has a usual name of labels."""
     return name.lower() in _LABELS
 
 
@@ -456,7 +454,7 @@ def assign(
             found[argument] = (names[label_position(path, names, None, True)],)
         else:
             raise UsageError(
-                f"{path}: data.columns says no columns for {argument!r}, and none has its name; add "
+                f"{path}: data.columns lacks columns for {argument!r}, and no column has its name; add "
                 f"'; {argument}=COLUMN,…'. The columns are {shown(names)}"
             )
     taken = [name for columns in found.values() for name in columns if name != REST]
@@ -470,6 +468,6 @@ def assign(
     times = Counter(every)
     for name in every:
         if times[name] > 1:
-            raise UsageError(f"{path}: column {name!r} would go to two places; say with data.columns where it belongs")
+            raise UsageError(f"{path}: column {name!r} would go to two places; assign it with data.columns")
     require_columns(path, names, every)
     return found

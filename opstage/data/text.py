@@ -74,11 +74,11 @@ def standard_library() -> tuple[Bytes, Bytes]:
     files = sorted(path for path in root.rglob("*.py") if _LEFT_OUT.isdisjoint(path.relative_to(root).parts))
     texts = [data for path in files if (data := path.read_bytes())]
     if len(texts) <= _HELD_OUT_EVERY:
-        raise UsageError(f"{root}: there is no source of the standard library here; name a text file instead")
+        raise UsageError(f"{root}: the source of the standard library is not installed; name a text file instead")
     held_out = texts[_HELD_OUT_EVERY - 1 :: _HELD_OUT_EVERY]
     del texts[_HELD_OUT_EVERY - 1 :: _HELD_OUT_EVERY]
-    return _joined(texts), _joined(held_out)
+    return _concatenate(texts), _concatenate(held_out)
 
 
-def _joined(texts: Sequence[bytes]) -> Bytes:
+def _concatenate(texts: Sequence[bytes]) -> Bytes:
     return np.frombuffer(b"\n".join(texts), np.uint8)

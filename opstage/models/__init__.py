@@ -13,7 +13,7 @@ __dir__ = __all__.copy
 
 
 def __getattr__(name: str) -> Any:
-    """A shipped model's module, imported on first use."""
+    """Return a shipped model's module, imported on first use."""
     if name in MODELS:
         return MODELS[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,10 +12,11 @@ def classifier_loss(ops: Ops[R], logits: R, labels: R, *, smoothing: float, trai
 
 
 def classifier_outputs(ops: Ops[R], logits: R) -> dict[str, R]:
-    """The predictions of a classifier: `class`, the most likely one, int64 (B,), and `probabilities` (B, classes)."""
+    """Return the predictions of a classifier: `class`, the most likely one, int64 (B,), and `probabilities` (B,
+    classes)."""
     return {"class": ops.argmax(logits, axis=-1), "probabilities": ops.softmax(logits, axis=-1)}
 
 
 def classifier_metrics(ops: Ops[R], logits: R, labels: R) -> dict[str, R]:
-    """Sums over the batch, which add up over batches: `loss`, and `accuracy`, the number of correct predictions."""
+    """Return sums over the batch: `loss`, and `accuracy`, the number of correct predictions."""
     return {"loss": ops.cross_entropy(logits, labels, reduction="sum"), "accuracy": correct_count(ops, logits, labels)}

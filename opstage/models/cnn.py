@@ -30,7 +30,7 @@ class Config:
 
 
 def init(config: Config) -> dict[str, Any]:
-    """Declarations of the parameters: `blocks.0.first.kernel`, …, `dense.weight`, `head.weight`."""
+    """Return declarations of the parameters: `blocks.0.first.kernel`, …, `dense.weight`, `head.weight`."""
     sizes = (config.inputs, *config.channels)
     blocks = [{"first": conv_init(a, b, (3, 3)), "second": conv_init(b, b, (3, 3))} for a, b in pairwise(sizes)]
     shrink = 2 ** len(config.channels)
@@ -43,7 +43,7 @@ def init(config: Config) -> dict[str, Any]:
 
 
 def logits(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config, train: bool = False) -> R:
-    """(B, inputs, height, width) -> (B, classes)."""
+    """Map images (B, inputs, height, width) to logits (B, classes)."""
     for i, block in enumerate(params["blocks"]):
         x = ops.region(f"blocks.{i}", _block, block, x)
     h = ops.region("dense", linear, params["dense"], ops.flatten(x, start=1))
@@ -75,7 +75,7 @@ def outputs(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config) -> dic
 
 
 def make(config: Config) -> Model:
-    """The model for one config."""
+    """Build the model for a config."""
     return of_programs("cnn", config, image_batch(config), init=init, loss=loss, metrics=metrics, outputs=outputs)
 
 

@@ -40,13 +40,13 @@ class Config:
 
     @property
     def block(self) -> Block:
-        """The configuration shared by all blocks."""
+        """Return the configuration shared by all blocks."""
         return Block(self.width, self.heads, self.hidden, causal=True, dropout=self.dropout)
 
 
 def init(config: Config) -> Tree:
-    """Declarations of the parameters: `bytes` (256, width), `positions` (length, width), `blocks.0.norm1.gamma`, …,
-    `norm.gamma`, `head.weight` (256, width), which has no bias and, with `tie_weights`, is not there."""
+    """Return declarations of the parameters: `bytes` (256, width), `positions` (length, width), `blocks.0.norm1.gamma`,
+    …, `norm.gamma`, `head.weight` (256, width), which has no bias and, with `tie_weights`, is not there."""
     head = {"head": {"weight": Declaration((BYTES, config.width), normal(std=0.02))}}
     return {
         "bytes": Declaration((BYTES, config.width), normal(std=0.02)),
@@ -58,12 +58,13 @@ def init(config: Config) -> Tree:
 
 
 def logits(ops: Ops[R], params: Tree, x: R, *, config: Config, train: bool = False) -> R:
-    """Bytes (B, T), T at most `config.length` -> (B, T, 256): at each position the logits of the byte after it."""
+    """Map bytes (B, T), T at most `config.length`, to logits (B, T, 256) of the byte after each position."""
     return _head(ops, params, _trunk(ops, params, x, config, train), config)
 
 
 def next_logits(ops: Ops[R], params: Tree, x: R, last: R, *, config: Config) -> R:
-    """Bytes (B, T) and for each text the position of its last byte (B,) -> (B, 256): the logits of the byte after it.
+    """Map bytes (B, T) and the position of each text's last byte (B,) to (B, 256): the logits of the byte
+    after it.
 
     What is behind that position is not seen, so texts can be filled up to one length.
     """
@@ -101,17 +102,17 @@ def _embed(ops: Ops[R], table: R, positions: R, x: R) -> R:
 
 
 def _flat(ops: Ops[R], out: R, y: R) -> tuple[R, R]:
-    """Logits and labels with all positions of all texts on one axis."""
+    """Return logits and labels with all positions of all texts on one axis."""
     return ops.flatten(out, end=1), ops.flatten(y)
 
 
 def loss(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config, train: bool = False) -> R:
-    """Mean cross-entropy, in nats a byte. The ranks of mesh axis `model` share out heads, hidden units and bytes."""
+    """Mean cross-entropy, in nats a byte. The ranks of mesh axis `model` shard heads, hidden units and bytes."""
     return cross_entropy(ops, *_flat(ops, logits(ops, params, x, config=config, train=train), y), BYTES)
 
 
 def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[str, R]:
-    """`loss` in nats, `bits_per_byte` = loss/log 2; every byte counts, those at the start of a window too, but for
+    """`loss` in nats, `bits_per_byte` = loss/log 2; every byte counts, also at the start of a window, except
     labels of -100, which cross_entropy ignores."""
     nats = ops.cross_entropy(*_flat(ops, logits(ops, params, x, config=config), y), reduction="sum")
     count = ops.sum(ops.cast(counted(ops, y), dtype=nats.dtype))
@@ -124,14 +125,14 @@ def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
 
 
 def make(config: Config) -> Model:
-    """The model for one config."""
+    """Build the model for a config."""
     text = Spec("B T", dtype="int64", where=(f"T <= {config.length}",), range=(0, BYTES - 1))
     labels = text.changed(range=None)  # those that are ignore_index do not count
     return of_programs("gpt", config, (text, labels), init=init, loss=loss, metrics=metrics, outputs=outputs)
 
 
 def text_windows(file: Path | None, held_out: float, config: Config) -> Split:
-    """Windows of `config.length` bytes of a text file, whose end is held out.
+    """Return windows of `config.length` bytes of a text file, whose end is held out.
 
     Without a file, of Python's own standard library, some files of which are held out; of the rest every third window,
     which is as much as a few minutes allow.
@@ -149,7 +150,7 @@ def text_windows(file: Path | None, held_out: float, config: Config) -> Split:
 
 
 def library_windows(seed: int) -> Split:
-    """The standard library in windows of the default length, the same for every seed."""
+    """Return the standard library in windows of the default length, the same for every seed."""
     return text_windows(None, 0.0, Config())
 
 

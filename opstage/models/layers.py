@@ -24,7 +24,7 @@ def linear(ops: Ops[R], params: Mapping[str, R], x: R) -> R:
 
 
 def dense(ops: Ops[R], params: Mapping[str, R], x: R, p: float = 0.0, train: bool = False) -> R:
-    """A linear layer, relu, and dropout with probability p."""
+    """Apply a linear layer, relu, and dropout with probability p."""
     return dropout(ops, ops.relu(linear(ops, params, x)), p=p, train=train)
 
 
@@ -45,7 +45,7 @@ def norm_init(channels: int) -> Tree:
 
 
 def conv_norm_init(inputs: int, outputs: int, kernel: int) -> Tree:
-    """A square convolution without bias, `conv`, and the norm after it, `norm`."""
+    """Declare a square convolution without bias, `conv`, and the norm after it, `norm`."""
     return {"conv": conv_init(inputs, outputs, (kernel, kernel), bias=False), "norm": norm_init(outputs)}
 
 
@@ -60,7 +60,7 @@ def group_norm(ops: Ops[R], params: Mapping[str, R], x: R, *, groups: int) -> R:
 
 
 def batch_norm_state(channels: int) -> Tree:
-    """The running statistics that `batch_norm` starts from: mean 0 and variance 1, each (channels,)."""
+    """Return the running statistics that `batch_norm` starts from: mean 0 and variance 1, each (channels,)."""
     return {"mean": Declaration((channels,), zeros), "variance": Declaration((channels,), ones)}
 
 

@@ -33,7 +33,7 @@ class Config:
 
 
 def init(config: Config) -> Tree:
-    """Declarations of the parameters: `cell.input|recurrent.weight`, `cell.bias`, `head.weight`, `head.bias`."""
+    """Return declarations of the parameters: `cell.input|recurrent.weight`, `cell.bias`, `head.weight`, `head.bias`."""
     return {
         "cell": cell_init(config.inputs * config.width, config.hidden),
         "head": linear_init(config.hidden, config.classes),
@@ -54,7 +54,7 @@ def cell_init(inputs: int, hidden: int) -> Tree:
 
 
 def cell(ops: Ops[R], recurrent: R, state: tuple[R, R], driven: R) -> tuple[R, R]:
-    """One step of (hidden, memory), each (B, H): memory ← f·memory + i·c, hidden ← o·tanh(memory).
+    """Compute one step of (hidden, memory), each (B, H): memory ← f·memory + i·c, hidden ← o·tanh(memory).
 
     The gates (i, f, c, o) = driven + hidden · recurrentᵀ, (B, 4·H), through a sigmoid, the candidate c through tanh.
     """
@@ -66,7 +66,7 @@ def cell(ops: Ops[R], recurrent: R, state: tuple[R, R], driven: R) -> tuple[R, R
 
 
 def read(ops: Ops[R], params: Tree, steps: R) -> R:
-    """The last hidden state (B, H) after the sequence `steps` (T, B, inputs); starts from zeros.
+    """Return the last hidden state (B, H) after the sequence `steps` (T, B, inputs); starts from zeros.
 
     What the inputs contribute to the gates is one product for all steps; the loop has only the recurrence left.
     """
@@ -83,7 +83,7 @@ def read(ops: Ops[R], params: Tree, steps: R) -> R:
 
 
 def logits(ops: Ops[R], params: Tree, x: R, *, config: Config, train: bool = False) -> R:
-    """(B, inputs, height, width) -> (B, classes)."""
+    """Map images (B, inputs, height, width) to logits (B, classes)."""
     rows = ops.permute(x, axes=(2, 0, 1, 3))
     steps = ops.flatten(rows, start=2)
     hidden = ops.region("cell", read, params["cell"], steps)
@@ -109,7 +109,7 @@ def outputs(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config) -> dic
 
 
 def make(config: Config) -> Model:
-    """The model for one config."""
+    """Build the model for a config."""
     return of_programs("lstm", config, image_batch(config), init=init, loss=loss, metrics=metrics, outputs=outputs)
 
 

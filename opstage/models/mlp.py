@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +12,7 @@ from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import dense, linear, linear_init
-from .model import Model
+from .model import Model, of_programs
 from .recipe import Recipe
 
 
@@ -29,13 +28,13 @@ class Config:
 
 
 def init(config: Config) -> dict[str, Any]:
-    """Declarations of the parameters: `layers.0.weight`, … ."""
+    """Return declarations of the parameters: `layers.0.weight`, … ."""
     sizes = (math.prod(config.inputs), *config.hidden, config.classes)
     return {"layers": [linear_init(a, b) for a, b in pairwise(sizes)]}
 
 
 def logits(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config, train: bool = False) -> R:
-    """(B, *features) -> (B, classes)."""
+    """Map (B, *features) to logits (B, classes)."""
     h = ops.flatten(x, start=1)
     *hidden, last = params["layers"]
     for i, layer in enumerate(hidden):
@@ -61,16 +60,9 @@ def outputs(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config) -> dic
 
 
 def make(config: Config) -> Model:
-    """The model for one config."""
-    return Model(
-        "mlp",
-        config,
-        init(config),
-        partial(loss, config=config),
-        partial(metrics, config=config),
-        (Spec(("B", *config.inputs)), Spec("B", dtype="int64", range=(0, config.classes - 1))),
-        outputs=partial(outputs, config=config),
-    )
+    """Build the model for a config."""
+    batch = Spec(("B", *config.inputs)), Spec("B", dtype="int64", range=(0, config.classes - 1))
+    return of_programs("mlp", config, batch, init=init, loss=loss, metrics=metrics, outputs=outputs)
 
 
 RECIPE = Recipe(

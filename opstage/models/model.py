@@ -39,7 +39,7 @@ class Model:
               None for a model that predicts nothing
     names     what files of another library call the parameters, path -> name with `{}` for the number of a layer, as
               `opstage.interop.weights.read_named` takes them; `opstage import-weights` goes by it
-    metadata  what the model's own file says beside its programs: texts by key. `input.x` is the file's name of an input
+    metadata  other strings in the model's file, by key. `input.x` is the file's name of an input
               that the programs call x
 
     Raises:
@@ -72,26 +72,26 @@ class Model:
                 f"model {self.name}: batch= is a {kind}; give a tuple with a Spec for each argument: {example}"
             )
         if any(isinstance(spec, str) for spec in self.batch):
-            raise UsageError(f"model {self.name}: batch= holds a text; make a Spec of it: {example}")
+            raise UsageError(f"model {self.name}: batch= has a string; make a Spec of it: {example}")
 
     @property
     def batch_starts(self) -> int:
-        """The index of the first batch argument of its programs: after ops, parameters and any state."""
+        """Return the index of the first batch argument of its programs: after ops, parameters and any state."""
         return 2 if self.state is None else 3
 
     @property
     def forward(self) -> Callable[..., Any]:
-        """The program that takes the whole batch: the loss, or the outputs of a model without one."""
+        """Return the program that takes the whole batch: the loss, or the outputs of a model without one."""
         program = self.loss if self.loss is not None else self.outputs
         assert program is not None
         return program
 
     def require_loss(self) -> Callable[..., Any]:
-        """The loss. Raises UsageError for a model without one."""
+        """Return the loss. Raises UsageError for a model without one."""
         if self.loss is None:
             raise UsageError(
-                f"model {self.name} has no loss, so it predicts only; to train or judge an imported model, say what "
-                "its output is compared by: --model.loss cross_entropy, binary_cross_entropy or mse"
+                f"model {self.name} lacks a loss, so it only predicts; to train or evaluate an imported model, "
+                "choose the loss of its output: --model.loss cross_entropy, binary_cross_entropy or mse"
             )
         return self.loss
 
@@ -112,27 +112,29 @@ def of_programs(
     outputs: Callable[..., Any],
     state: Callable[[Any], Any] | None = None,
 ) -> Model:
-    """The model of a file's functions, each of which takes the config."""
+    """Return the model of a file's functions, each of which takes the config."""
     programs = [partial(program, config=config) for program in (loss, metrics, outputs)]
     first = None if state is None else state(config)
     return Model(name, config, init(config), programs[0], programs[1], batch, first, programs[2])
 
 
 def image_batch(config: Any) -> tuple[Spec, Spec]:
-    """The Specs of images (B, inputs, height, width) and their labels, of a config with these sizes and `classes`."""
+    """Return the Specs of images (B, inputs, height, width) and their labels, of a config with these sizes and
+    `classes`."""
     labels = Spec("B", dtype="int64", range=(0, config.classes - 1))
     return Spec(("B", config.inputs, config.height, config.width)), labels
 
 
-def models_in(module: ModuleType) -> list[str]:
-    """The names in a module that are models: `make`, else values of type Model."""
+def list_models(module: ModuleType) -> list[str]:
+    """Return the names in a module that are models: `make`, else values of type Model."""
     if callable(getattr(module, MAKE, None)):
         return [MAKE]
     return [name for name, value in vars(module).items() if isinstance(value, Model)]
 
 
 def _loss_alone(loss: Callable[..., Any], trees: int) -> Callable[..., Any]:
-    """The loss as a metric: its mean over the batch times the number of rows; the batch follows `trees` arguments."""
+    """Return the loss as a metric: its mean over the batch times the number of rows; the batch follows `trees`
+    arguments."""
 
     def metrics(ops: Any, *arguments: Any, **keywords: Any) -> dict[str, Any]:
         result = loss(ops, *arguments, **keywords)
@@ -177,14 +179,14 @@ MODELS: Mapping[str, ModuleType] = _ModelFiles()
 """Each module has a dataclass `Config`, `make(config) -> Model` and `RECIPE`."""
 
 
-def name_of(module: ModuleType | None) -> str | None:
-    """The name of the shipped model in that module; None for any other module."""
+def shipped_name(module: ModuleType | None) -> str | None:
+    """Return the name of the shipped model in that module; None for any other module."""
     package, _, name = module.__name__.rpartition(".") if module is not None else ("", "", "")
     return name if package == __package__ and name in MODELS and MODELS[name] is module else None
 
 
 def model(name: str, config: Any = None) -> Model:
-    """The shipped model called `name`; a UsageError for an unknown name suggests the nearest one.
+    """Build the shipped model called `name`; a UsageError for an unknown name suggests the nearest one.
 
     Raises:
         UsageError: an unknown model or field of its Config.

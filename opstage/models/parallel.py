@@ -1,4 +1,4 @@
-"""Layers whose weights the ranks along the mesh axis `model` share out: programs over the collectives, nothing else.
+"""Layers whose weights are sharded over the ranks of mesh axis `model`: programs over the collectives, nothing else.
 
 A weight is one parameter, whole and by its name; each rank cuts out its own part, so checkpoints know nothing of it.
 Where the mesh has no axis `model`, every layer here is the plain one. Megatron's f (Shoeybi et al. 2019) is written
@@ -20,7 +20,7 @@ AXIS = "model"
 
 
 def share(ops: Ops[R], count: Dim, what: str) -> Dim:
-    """How many of `count` things each rank has. Raises ShapeError where the ranks cannot share them equally."""
+    """Return how many of `count` items each rank has. Raises ShapeError if the ranks cannot divide them equally."""
     size = ops.mesh.size(AXIS)
     return exact_div(
         count,
@@ -32,7 +32,7 @@ def share(ops: Ops[R], count: Dim, what: str) -> Dim:
 
 
 def part(ops: Ops[R], x: R, dim: int) -> R:
-    """The rank's own part of a weight along `dim`."""
+    """Return the rank's own part of a weight along `dim`."""
     return ops.shard(x, axis=AXIS, dim=dim)
 
 
@@ -53,7 +53,7 @@ def row_linear(ops: Ops[R], weight: R, bias: R, x: R) -> R:
 
 
 def embedding(ops: Ops[R], table: R, idx: R) -> R:
-    """Rows of `table` (V, D) at integers: each rank looks up those that it has, zeros for others, and all are added."""
+    """Look up rows of `table` (V, D) by integers: each rank takes its own rows, zeros for others, and all are added."""
     if ops.mesh.size(AXIS) == 1:
         return derived.embedding(ops, table, idx)
     own = part(ops, table, 0)
@@ -65,7 +65,8 @@ def embedding(ops: Ops[R], table: R, idx: R) -> R:
 
 
 def cross_entropy(ops: Ops[R], logits: R, labels: R, classes: Dim) -> R:
-    """The mean of -log softmax(logits)[label] over the rows that count, for logits (N, classes/M): each rank's classes.
+    """Return the mean of -log softmax(logits)[label] over the rows that count, for logits (N, classes/M): each rank's
+    classes.
 
     A whole row of logits is on no rank. Labels (N,) are in [0, classes), or `IGNORED` and do not count.
     """
@@ -88,7 +89,7 @@ def cross_entropy(ops: Ops[R], logits: R, labels: R, classes: Dim) -> R:
 
 
 def _local(ops: Ops[R], idx: R, own: Any) -> tuple[R, R]:
-    """Integers as counted from the first that this rank has, and which of them it has."""
+    """Return integers as counted from the first that this rank has, and which of them it has."""
     kind = dtype_name(idx.dtype)
     first = ops.mul(ops.axis_index(axis=AXIS), ops.full(shape=(), value=own, dtype="int64"))
     local = ops.sub(idx, ops.broadcast_to(ops.cast(first, dtype=kind), shape=idx.shape))

@@ -36,7 +36,7 @@ class Config:
 
 
 def init(config: Config) -> Tree:
-    """Declarations of the parameters: `layers.0.weight`, … ."""
+    """Return declarations of the parameters: `layers.0.weight`, … ."""
     sizes = (2, *config.hidden, 1)
     return {"layers": [linear_init(a, b, xavier_uniform()) for a, b in pairwise(sizes)]}
 
@@ -103,7 +103,7 @@ def outputs(ops: Ops[R], params: Tree, x: R, t: R) -> dict[str, R]:
 
 
 def make(config: Config) -> Model:
-    """The model for one config."""
+    """Build the model for a config."""
     return Model(
         "pinn",
         config,
@@ -116,7 +116,7 @@ def make(config: Config) -> Model:
 
 
 def burgers_points(seed: int) -> Split:
-    """Points of the domain to train on, and the solution on a grid."""
+    """Return points of the domain to train on, and the solution on a grid."""
     return burgers.points(seed=seed), burgers.grid()
 
 

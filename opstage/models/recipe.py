@@ -14,11 +14,11 @@ Split = tuple[Dataset, Dataset]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained by default, and what it then reaches on held-out data (tests hold shipped models to it).
+    """Default settings to train a model, and the value that a held-out metric then reaches (checked by tests).
 
     data      seed -> (training data, held-out data), bound to the model's batch by their names, or in its order; None
-              for a model that has none of its own
-    metric    the held-out metric that is stated, "" for none; `goal` its value, reached from above when
+              for a model without default data
+    metric    the held-out metric of the goal, "" for none; `goal` its value, reached from above when
               `lower_is_better`
     """
 

@@ -32,7 +32,7 @@ class Config:
 
 
 def init(config: Config) -> Tree:
-    """Declarations of the parameters: `stem.conv.kernel`, `stages.0.0.first.conv.kernel`, …, `head.weight`."""
+    """Return declarations of the parameters: `stem.conv.kernel`, `stages.0.0.first.conv.kernel`, …, `head.weight`."""
     return {
         "stem": conv_norm_init(config.inputs, config.channels[0], 3),
         "stages": [[_block_init(*block) for block in stage] for stage in _stages(config)],
@@ -41,7 +41,7 @@ def init(config: Config) -> Tree:
 
 
 def state(config: Config) -> Tree:
-    """Declarations of the running statistics, one pair for each batch normalisation, under its path."""
+    """Return declarations of the running statistics, one pair for each batch normalisation, under its path."""
     return {
         "stem": batch_norm_state(config.channels[0]),
         "stages": [[_block_state(*block) for block in stage] for stage in _stages(config)],
@@ -86,7 +86,7 @@ def logits(
 
 
 def _conv_norm(ops: Ops[R], params: Tree, state: Tree, x: R, stride: int, train: bool) -> tuple[R, dict[str, R]]:
-    """A convolution that keeps the size, apart from its stride, and a batch normalisation."""
+    """Apply a convolution that preserves the size, apart from its stride, and a batch normalisation."""
     padding = (params["conv"]["kernel"].shape[-1] - 1) // 2
     x = conv(ops, params["conv"], x, stride=stride, padding=padding)
     return batch_norm(ops, params["norm"], state, x, train=train)
@@ -119,7 +119,7 @@ def outputs(ops: Ops[R], params: Tree, state: Tree, x: R, *, config: Config) -> 
 
 
 def make(config: Config) -> Model:
-    """The model for one config."""
+    """Build the model for a config."""
     return of_programs(
         "resnet", config, image_batch(config), init=init, loss=loss, metrics=metrics, outputs=outputs, state=state
     )

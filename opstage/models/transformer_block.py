@@ -1,4 +1,4 @@
-"""The transformer block, plain functions over Ops: models give it positions, and say whether a position sees the later.
+"""The transformer block, plain functions over Ops, and its initialisation: models add positions and choose `causal`.
 
 Vaswani et al., Attention is all you need, 2017; normalised before each sublayer as in Radford et al., Language models
 are unsupervised multitask learners, 2019.
@@ -22,9 +22,9 @@ from .parallel import column_linear, row_linear, share
 
 @dataclass(frozen=True)
 class Block:
-    """The configuration of a model's blocks: `width` numbers for each position, `heads` that divide them among
-    themselves, and a hidden layer of `hidden` units. With `causal`, no position attends to a later one. Frozen and
-    hashable, so that it can be handed to a region.
+    """The configuration of a model's blocks: `width` numbers per position, `heads`, a hidden layer of `hidden` units.
+
+    With `causal`, positions do not attend to later ones. Frozen and hashable, so that it can be passed to a region.
     """
 
     width: int
@@ -41,7 +41,7 @@ class Block:
 
 
 def block_init(block: Block, *, depth: int = 1) -> Tree:
-    """Declarations of one of `depth` blocks: `norm1`, `attention.query|key|value|out`, `norm2`, `mlp.up|down`.
+    """Return declarations of one of `depth` blocks: `norm1`, `attention.query|key|value|out`, `norm2`, `mlp.up|down`.
 
     The layers that write to the residual stream start smaller by 1/√(2·depth), so that the stream's variance does not
     grow with the depth (Radford et al. 2019).
@@ -75,7 +75,7 @@ def transformer_block(ops: Ops[R], params: Mapping[str, Any], x: R, block: Block
 def attention(ops: Ops[R], params: Mapping[str, Any], x: R, block: Block) -> R:
     """Self-attention of (B, T, width) with `block.heads` heads, each of width/heads numbers.
 
-    The ranks of mesh axis `model` share out the heads, and in `mlp` the hidden units.
+    The ranks of mesh axis `model` shard the heads, and in `mlp` the hidden units.
     """
     *_, positions, _ = x.shape
     own, each = share(ops, block.heads, "heads"), block.width // block.heads
@@ -92,7 +92,7 @@ def _heads(ops: Ops[R], x: R, heads: Dim, each: int) -> R:
 
 
 def mlp(ops: Ops[R], params: Mapping[str, Any], x: R) -> R:
-    """Two linear layers with a GELU between them, applied to each position."""
+    """Apply two linear layers, with a GELU between them, to each position."""
     out: R = _rows(ops, params["down"], ops.gelu(_columns(ops, params["up"], x)))
     return out
 

@@ -43,7 +43,7 @@ class Config:
 
 
 def init(config: Config) -> Tree:
-    """Declarations of the parameters: `down.0.first.conv.kernel`, …, `up.0.grow.kernel`, …, `out.kernel`."""
+    """Return declarations of the parameters: `down.0.first.conv.kernel`, …, `up.0.grow.kernel`, …, `out.kernel`."""
     sizes = (config.inputs, *config.channels)
     return {
         "down": [_stage_init(a, b) for a, b in pairwise(sizes)],
@@ -57,7 +57,7 @@ def _stage_init(inputs: int, outputs: int) -> Tree:
 
 
 def _grow_init(inputs: int, outputs: int) -> Tree:
-    """The kernel (inputs, outputs, 2, 2) of a transposed convolution; each output cell reads `inputs` numbers."""
+    """Declare the kernel (inputs, outputs, 2, 2) of a transposed convolution; an output reads `inputs` numbers."""
     kernel = Declaration((inputs, outputs, 2, 2), kaiming_uniform(fan_in=inputs))
     return {"kernel": kernel, "bias": Declaration((outputs,), zeros)}
 
@@ -72,7 +72,7 @@ def denoise(ops: Ops[R], params: Tree, x: R, *, config: Config) -> R:
             h = ops.max_pool2d(h, kernel=2)
         h = ops.region(f"down.{i}", _stage, stage, h, config.groups)
     for i in reversed(range(len(finer))):
-        h = ops.region(f"up.{i}", _up, params["up"][i], h, finer[i], config.groups)
+        h = ops.region(f"up.{i}", _upsample, params["up"][i], h, finer[i], config.groups)
     out: R = ops.region("out", conv, params["out"], h)
     return out
 
@@ -84,7 +84,7 @@ def _stage(ops: Ops[R], params: Tree, x: R, groups: int) -> R:
     return x
 
 
-def _up(ops: Ops[R], params: Tree, x: R, finer: R, groups: int) -> R:
+def _upsample(ops: Ops[R], params: Tree, x: R, finer: R, groups: int) -> R:
     """x at twice its resolution, concatenated with the features from the way down, and a stage over both."""
     grown = ops.conv_transpose(params["grow"]["kernel"], params["grow"]["bias"], x, stride=2)
     return _stage(ops, params["stage"], ops.concat([grown, finer], axis=1), groups)
@@ -106,7 +106,7 @@ def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
 
 
 def make(config: Config) -> Model:
-    """The model for one config."""
+    """Build the model for a config."""
     image: tuple[Any, ...] = ("B", config.inputs, config.height, config.width)
     return of_programs(
         "unet", config, (Spec(image), Spec(image)), init=init, loss=loss, metrics=metrics, outputs=outputs
@@ -114,7 +114,8 @@ def make(config: Config) -> Model:
 
 
 def held_out_noisy_digits(seed: int) -> Split:
-    """Digits with noise of standard deviation 0.5, ink being 1, and without; eight noisy copies of each to train on."""
+    """Return digits with noise of standard deviation 0.5, ink being 1, and without; eight noisy copies of each to train
+    on."""
     training, held_out = held_out_digits(seed)
     return noisy(training, deviation=0.5, copies=8, seed=seed), noisy(held_out, deviation=0.5, seed=seed, part=1)
 

@@ -31,13 +31,13 @@ class Config:
 
     @property
     def pixels(self) -> int:
-        """The number of values in a sample."""
+        """Return the number of values in a sample."""
         return math.prod(self.inputs)
 
 
 def init(config: Config) -> Tree:
-    """Declarations of the parameters: `encoder.0.weight`, …, `mean`, `log_variance`, `decoder.0.weight`, …, `pixels`,
-    and `noise`, the logarithm of the variance of a pixel about its mean."""
+    """Return declarations of the parameters: `encoder.0.weight`, …, `mean`, `log_variance`, `decoder.0.weight`, …,
+    `pixels`, and `noise`, the logarithm of the variance of a pixel about its mean."""
     encoder = (config.pixels, *config.hidden)
     decoder = (config.latent, *reversed(config.hidden))
     return {
@@ -59,7 +59,7 @@ def encode(ops: Ops[R], params: Tree, x: R) -> tuple[R, R]:
 
 
 def decode(ops: Ops[R], params: Tree, z: R, *, config: Config) -> R:
-    """The mean of p(x | z), (B, *inputs), for z (B, latent); `run` it on normal draws to make new samples."""
+    """Return the mean of p(x | z), (B, *inputs), for z (B, latent); `run` it on normal z to generate samples."""
     h = z
     for i, layer in enumerate(params["decoder"]):
         h = ops.region(f"decoder.{i}", dense, layer, h)
@@ -67,8 +67,8 @@ def decode(ops: Ops[R], params: Tree, z: R, *, config: Config) -> R:
 
 
 def terms(ops: Ops[R], params: Tree, x: R, *, config: Config) -> tuple[R, R, R]:
-    """Means over the batch, for one draw of z: -log p(x | z) and KL(q(z | x) ‖ N(0, 1)), both in nats a sample, whose
-    sum is the negative evidence lower bound; and the squared error of a pixel."""
+    """Return means over the batch, for one draw of z: -log p(x | z) and KL(q(z | x) ‖ N(0, 1)), both in nats a sample,
+    whose sum is the negative evidence lower bound; and the squared error of a pixel."""
     mean, log_variance = encode(ops, params, x)
     draw = ops.rand_normal(shape=mean.shape, dtype=mean.dtype, like=mean)
     z = ops.add(mean, ops.mul(draw, ops.exp(ops.scale(log_variance, c=0.5))))
@@ -84,7 +84,7 @@ def terms(ops: Ops[R], params: Tree, x: R, *, config: Config) -> tuple[R, R, R]:
 
 
 def loss(ops: Ops[R], params: Tree, x: R, *, config: Config) -> R:
-    """The negative evidence lower bound, in nats a sample."""
+    """Return the negative evidence lower bound, in nats a sample."""
     distortion, divergence, _ = terms(ops, params, x, config=config)
     return ops.add(distortion, divergence)
 
@@ -103,14 +103,14 @@ def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
 
 
 def make(config: Config) -> Model:
-    """The model for one config."""
+    """Build the model for a config."""
     return of_programs(
         "vae", config, (Spec(("B", *config.inputs)),), init=init, loss=loss, metrics=metrics, outputs=outputs
     )
 
 
 def held_out_images(seed: int) -> Split:
-    """The embedded digits without their labels, a fifth of them held out."""
+    """Return the embedded digits without their labels, a fifth of them held out."""
     training, held_out = held_out_digits(seed)
     return training.only("x"), held_out.only("x")
 

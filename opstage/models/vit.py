@@ -44,17 +44,17 @@ class Config:
 
     @property
     def patches(self) -> int:
-        """The length of the sequence."""
+        """Return the length of the sequence."""
         return (self.height // self.patch) * (self.width // self.patch)
 
     @property
     def block(self) -> Block:
-        """The configuration shared by the transformer blocks."""
+        """Return the configuration shared by the transformer blocks."""
         return Block(self.embedding, self.heads, self.hidden, dropout=self.dropout)
 
 
 def init(config: Config) -> Tree:
-    """Declarations of the parameters: `patches.kernel`, `positions`, `blocks.0.norm1.gamma`, …, `head.weight`."""
+    """Declare the parameters: `patches.kernel`, `positions`, `blocks.0.norm1.gamma`, …, `head.weight`."""
     return {
         # The same scale as the patches: from 0.02, a few images are memorised before positions are learned.
         "patches": conv_init(config.inputs, config.embedding, (config.patch, config.patch)),
@@ -66,7 +66,7 @@ def init(config: Config) -> Tree:
 
 
 def logits(ops: Ops[R], params: Tree, x: R, *, config: Config, train: bool = False) -> R:
-    """(B, inputs, height, width) -> (B, classes)."""
+    """Map images (B, inputs, height, width) to logits (B, classes)."""
     x = ops.region("patches", _embed, params["patches"], params["positions"], x, config.patch)
     for i, block in enumerate(params["blocks"]):
         x = ops.region(f"blocks.{i}", transformer_block, block, x, config.block, train)
@@ -98,7 +98,7 @@ def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
 
 
 def make(config: Config) -> Model:
-    """The model for one config."""
+    """Build the model for a config."""
     return of_programs("vit", config, image_batch(config), init=init, loss=loss, metrics=metrics, outputs=outputs)
 
 

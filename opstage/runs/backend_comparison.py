@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def agree(self) -> bool:
-        """Whether both sides computed the same finite numbers."""
+        """Return whether both sides computed the same finite numbers."""
         return self.divergence is None and self.not_finite is None
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ def compare(settings: Settings, sides: Sequence[str], *, steps: int = 3) -> Comp
     if steps < 1:
         raise UsageError(f"a comparison needs at least 1 step but got {steps}")
     left, right = (_Side(replace(settings, options=side_options(side, settings.options))) for side in sides)
-    judge = _Judge(left, right)
+    judge = _Comparator(left, right)
     names = sides[0], sides[1]
     count = unmatched = amplified = 0
     for number, (mine, theirs) in enumerate(zip(left.steps(steps), right.steps(steps)), start=1):
@@ -216,7 +216,7 @@ class _Difference:
 
 
 @final
-class _Judge:
+class _Comparator:
     """Decides whether rounding explains a difference, by the coarser of the two dtypes."""
 
     def __init__(self, left: _Side, right: _Side):
@@ -284,7 +284,7 @@ def _magnitude(x: Array) -> float:
 def _place(
     number: int, steps: Sequence[BoundOp], step: BoundOp, difference: _Difference, *, isolated: bool
 ) -> Divergence:
-    """The divergence with its place in the user's program."""
+    """Return the divergence with its place in the user's program."""
     updates = [s.region.partition(".")[0] == UPDATE for s in steps]
     last_forward = max((i for i, s in enumerate(steps) if not s.serves and not updates[i]), default=-1)
     position = next(i for i, s in enumerate(steps) if s is step)

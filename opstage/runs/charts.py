@@ -32,7 +32,7 @@ class Curve:
 
     @property
     def marker(self) -> str | None:
-        """The marker: a single point needs one to be visible."""
+        """Return the marker: a single point needs one to be visible."""
         return "o" if len(self.points) == 1 else None
 
 
@@ -61,8 +61,8 @@ class Curves:
             _curve("training, mean of epoch", [(line["step"], line["train_loss"]) for line in epochs]),
         ]
         if "loss" in names:
-            loss.append(_held_out("loss", epochs))
-        others = [(f"{name} in %" if in_percent(name) else name, [_held_out(name, epochs)]) for name in names]
+            loss.append(_held_out_curve("loss", epochs))
+        others = [(f"{name} in %" if in_percent(name) else name, [_held_out_curve(name, epochs)]) for name in names]
         panels = [("loss", loss), *[each for each in others if each[0] != "loss"]]
         return [Panel(name, tuple(c for c in curves if c.points)) for name, curves in panels]
 
@@ -76,7 +76,7 @@ class Curves:
         return [Panel(name, (curve,)) for name, curve in curves if curve.points]
 
 
-def _held_out(name: str, epochs: Sequence[Line]) -> Curve:
+def _held_out_curve(name: str, epochs: Sequence[Line]) -> Curve:
     unit = 100 if in_percent(name) else 1
     found = [(line["step"], line["held_out"].get(name)) for line in epochs]
     return _curve("held-out", [(step, value if value is None else unit * value) for step, value in found])
@@ -118,7 +118,7 @@ def panel_svg(panel: Panel) -> str:
     Axes are linear; `<template data-log>` elements contain the logarithmic versions, and a script of type
     application/json the name and points of each curve, for the page's script.
     """
-    curves = [Curve(curve.name, tuple(thinned(curve)), curve.faint) for curve in panel.curves]
+    curves = [Curve(curve.name, tuple(thin_curve(curve)), curve.faint) for curve in panel.curves]
     drawings = {axes: made for axes in ("", "y", "x", "yx") if (made := _drawing(curves, axes)) is not None}
     if not drawings:
         return f"<p>No values of {escape(panel.name)} yet.</p>"
@@ -155,7 +155,7 @@ def _drawing(curves: Sequence[Curve], logarithmic: str) -> _Plot | None:
     )
 
 
-def thinned(curve: Curve) -> Sequence[tuple[float, float]]:
+def thin_curve(curve: Curve) -> Sequence[tuple[float, float]]:
     """Return at most about a thousand points: the minimum and maximum of each stretch of a longer curve."""
     points = curve.points
     stretch = math.ceil(2 * len(points) / _MOST_POINTS)

@@ -114,7 +114,7 @@ class RunDirectory:
     def reopen(cls, path: Path) -> RunDirectory:
         """Reopen the directory of a run to continue. Raises UsageError if it holds no run."""
         if not os.path.isfile(path / CONFIG):
-            raise UsageError(f"{path} holds no run to resume: it has no {CONFIG}")
+            raise UsageError(f"{path}: cannot be resumed: {CONFIG} is missing")
         directory = cls(path, _take(path), started=True)
         with suppress(OSError):
             for left in path.iterdir():  # by a run that was killed while writing
@@ -176,7 +176,7 @@ def _take(path: Path) -> FileIO:
                 _lock(lock.fileno())
             except OSError:
                 raise UsageError(f"{path} is being written by another run{_owner(lock.fileno())}") from None
-            if not _is_at(lock.fileno(), file):  # the previous holder has removed it since we opened it
+            if not _is_same_file(lock.fileno(), file):  # the previous holder has removed it since we opened it
                 lock.close()
                 continue
             try:
@@ -192,7 +192,7 @@ def _take(path: Path) -> FileIO:
         return lock
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     ours = os.fstat(descriptor)
     try:
         theirs: Any = path.stat()
@@ -208,7 +208,7 @@ def _owner(descriptor: int) -> str:
 
 # Origins of settings --------------------------------------------------------------------------------------------------
 
-_ADVICE = "without the file the run goes on, and names its config.toml as their origin"
+_ADVICE = "without the file the run continues, and names its config.toml as their origin"
 
 
 def origins_json(literals: Mapping[str, str], origins: Mapping[str, str]) -> str:
@@ -297,7 +297,7 @@ def run_document(path: Path) -> Document:
     found = document.get("format")
     if found is not None and found.count() != FORMAT:
         raise UsageError(
-            f"{path}: of format {found.count()}, written by Opstage {_writer(document)}; this is Opstage "
+            f"{path}: is of format {found.count()}, written by Opstage {_writer(document)}; this is Opstage "
             f"{__version__}, which reads format {FORMAT}: use the version that wrote it"
         )
     return document
@@ -331,7 +331,7 @@ def read_preparation(directory: Path) -> Preparation | None:
     file = directory / PREPARATION
     if file.exists() and not (directory / RUN).exists():
         raise UsageError(
-            f"{directory / RUN}: is missing, and nothing else says which data it had; restore it from a copy"
+            f"{directory / RUN}: is missing, and with it the description of the run's data; restore it from a copy"
         )
     digest = read_run(directory / RUN).get("preparation") if (directory / RUN).exists() else None
     if not file.exists() and digest is None:
@@ -339,7 +339,9 @@ def read_preparation(directory: Path) -> Preparation | None:
     text = read_bytes(file) if file.exists() else None
     if text is None or hashlib.sha256(text).hexdigest() != digest:
         what = "is missing" if text is None else "has changed"
-        raise UsageError(f"{file}: {what}, without which the run's data cannot be read alike; restore it from a copy")
+        raise UsageError(
+            f"{file}: {what}, without which the run's data cannot be read in the same way; restore it from a copy"
+        )
     return Preparation.of(Document.of(text, str(file), "restore it from a copy"))
 
 

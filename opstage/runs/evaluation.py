@@ -40,7 +40,7 @@ from ..transforms.transparent import Transparent
 T = TypeVar("T")
 
 
-def proved_of_rows(
+def prove_of_batch(
     prove: Callable[[Callable[..., Any], Sequence[TensorType], slice, Any], T],
     part: Callable[[TrainingStep], Callable[..., Any]],
     program: Callable[..., Any],
@@ -64,9 +64,11 @@ def proved_of_rows(
 # Evaluation by the metrics of a model, or by its loss -----------------------------------------------------------------
 
 
-def measures_of(model: Model, options: Options) -> Callable[..., Any]:
-    """Return `Model.measures`. For a model without metrics whose loss is a mean over counted rows (targets that are not
-    ignored, weights), weigh batches by the divisor of the loss, so that the result is the loss of all rows."""
+def model_metrics(model: Model, options: Options) -> Callable[..., Any]:
+    """Return `Model.measures`, or the loss of all rows for a model without metrics.
+
+    If the loss is a mean over counted rows (weights, targets that are not ignored), batches are weighed by its divisor.
+    """
     if model.metrics is not None or model.loss is None:
         return model.measures
     divisor = _divisor(model, options)
@@ -76,7 +78,7 @@ def measures_of(model: Model, options: Options) -> Callable[..., Any]:
 def _divisor(model: Model, options: Options) -> Divisor | None:
     """Return the divisor of the loss of a batch, or None if it is the number of rows or unknown."""
     try:
-        return proved_of_rows(loss_reduction, attrgetter("forward"), model.require_loss(), model, options).divisor
+        return prove_of_batch(loss_reduction, attrgetter("forward"), model.require_loss(), model, options).divisor
     except OpstageError:
         return None
 
@@ -144,10 +146,10 @@ def check_parts(model: Model, options: Options) -> tuple[Finding, ...]:
 
 
 def _means(model: Model, options: Options) -> list[Finding]:
-    """Find metrics that are proved to be means over the rows of a batch; they must be sums, to be averaged over all
+    """Find metrics that are proved to be means over a batch; they must be sums, to be averaged over all
     rows."""
     try:
-        names = proved_of_rows(means, attrgetter("value"), model.measures, model, options)
+        names = prove_of_batch(means, attrgetter("value"), model.measures, model, options)
     except OpstageError:
         return []  # nothing is proved if it cannot be traced
     return [

@@ -132,7 +132,7 @@ def _compare(trained: Trained, data: bytes, inputs: Sequence[Any]) -> None:
         given = dict(zip(trained.predictor.names, inputs))
         theirs = session.run(None, {taken.name: given[taken.name] for taken in session.get_inputs()})
     except Exception as error:  # its exceptions have no class in common
-        raise UsageError(f"onnxruntime does not run the model, and nothing is written: {brief(str(error))}") from error
+        raise UsageError(f"onnxruntime cannot run the model, so nothing is written: {brief(str(error))}") from error
     for (name, ours), other in zip(expected.items(), theirs):
         if ours.dtype.kind != "f":
             continue  # ties between classes may break differently; the probabilities are compared
@@ -142,6 +142,6 @@ def _compare(trained: Trained, data: bytes, inputs: Sequence[Any]) -> None:
         off = float(np.abs(ours[finite] - other[finite]).max(initial=0.0)) if alike else float("inf")
         if not off <= allowed:
             raise UsageError(
-                f"onnxruntime computes another {name} than the model: it is off by {off:.3g}, and rounding explains "
+                f"onnxruntime computes another {name} than the model: it is off by {off:.3g}, but rounding explains "
                 f"{allowed:.3g}; nothing is written"
             )

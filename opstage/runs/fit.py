@@ -15,7 +15,7 @@ from ..config import GROUPS, Layer
 from ..data import Dataset, from_arrays, from_frame
 from ..data.memory_map import as_rows
 from ..models import Model
-from ..models.model import name_of
+from ..models.model import shipped_name
 from ..ops.array_conversion import is_table
 from ..ops.errors import UsageError, a_type, nearest
 from ..ops.spec import Spec
@@ -26,10 +26,10 @@ from ..options import Options
 from ..source_files import Refusal
 from ..training.callback import Callback
 from ..training.trainer import ScalarTrainer
-from .model_files import Definition, NoSettings, changes, defined_by, defined_in, definition
+from .model_files import Definition, NoSettings, changes, define_model, define_module, definition
 from .progress import Unwatched, Watcher, make_watcher, stopped_line
 from .run import run_task
-from .run_data import arguments, require_file_for, split
+from .run_data import arguments, require_file_settings, split
 from .run_setup import Provided, prepare
 from .settings import Configuration, Settings, configure, configure_resumed
 from .trained_model import Trained
@@ -59,30 +59,29 @@ def fit(
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool = True,
 ) -> Trained:
-    """Train a model as `opstage train` does, and give it back trained.
+    """Train a model as `opstage train` does, and return it trained.
 
     model       a Model; a ScalarTrainer; a shipped model's name, a model file, or an imported model module
-    data        a Dataset, (training, held out), a dict of arrays by argument, arrays in the order of the arguments, a
-                data frame with a column of labels (see `from_frame`), or a file. None takes the data of the model's
-                recipe
-    held_out    the share of the rows of `data` to hold out (by default 0.2), or what is held out, given as data are
-    optimizer   a name, as on the command line, whose rate is `lr` at its peak, or an Optimizer, taken as it is
+    data        a Dataset, (training, held out), a dict of arrays by argument, or arrays in the order of the arguments.
+                Also a data frame with a column of labels (see `from_frame`), or a file. None: the recipe's data
+    held_out    the fraction of the rows of `data` to hold out (default 0.2), or the held-out data in the form of `data`
+    optimizer   a name, as on the command line, with peak learning rate `lr`; or an Optimizer, used as it is
     config      the settings of a model that is given by name, file or module
     metrics     for a ScalarTrainer: see `Model.metrics`; outputs likewise
-    out         a new directory that keeps the run: metrics, report, checkpoints
-    resume      go on with the run in `out`, with whatever it was started with
+    out         a new directory for the run: metrics, report, checkpoints
+    resume      continue the run in `out`, with its original settings
     options     the interpreter, dtype and seed; those of a ScalarTrainer are its own
     settings    any other settings, as in a configuration file: {"run": {"log_every": 5}}
-    callbacks   whatever follows the run and may act on it: early stopping, a function after each epoch; a resumed run
-                takes the same ones, newly made
+    callbacks   see `opstage.callbacks`: early stopping, a function after each epoch. A resumed run takes new instances
+                of the same ones
     progress    show the progress: a bar on a terminal, lines elsewhere
 
-    Numbers are those of `opstage train` with the same settings, bit for bit. An interrupt saves a checkpoint, where the
-    run is kept, before it goes on its way. Raises UsageError for what cannot be used, before anything is written, and
-    NotFiniteError where a loss is nan.
+    Numbers are those of `opstage train` with the same settings, bit for bit. An interrupt saves a checkpoint in
+    `out` before it is raised again. Errors about arguments are raised before anything is written.
 
     Raises:
-        UsageError: a model, data or settings that there are not, or that do not fit.
+        UsageError: an unknown model, data or settings, or ones that do not fit together.
+        NotFiniteError: a loss that is nan or infinite.
     """
     if isinstance(model, ScalarTrainer):
         if options is not None or config is not None:
@@ -143,17 +142,17 @@ def _unwatched(epochs: int, done: int, steps: int) -> Watcher:
 def _definition(model: Any, data: Data, metrics: Any, outputs: Any) -> tuple[Definition, Any]:
     """Return the definition of the model to train, and its config if it is already built."""
     if isinstance(model, Model):
-        return defined_by(model), model.config
+        return define_model(model), model.config
     if isinstance(model, ScalarTrainer):
         made = Model("trainer", None, model.params, model.loss, metrics, _batch_specs(model, data), None, outputs)
-        return defined_by(made if model.state is None else replace(made, state=model.state)), None
+        return define_model(made if model.state is None else replace(made, state=model.state)), None
     if isinstance(model, ModuleType):
-        named = name_of(model)
+        named = shipped_name(model)
         if named is not None:
             return definition(named), None
         file = Path(model.__file__ or model.__name__)
         try:
-            return defined_in(str(file), file, model), None
+            return define_module(str(file), file, model), None
         except Refusal as error:
             raise UsageError(f"{file}: {error.reason}") from error
     if isinstance(model, (str, os.PathLike)):
@@ -182,15 +181,15 @@ def _configured(
 ) -> Configuration:
     if resume:
         if out is None:
-            raise UsageError("resume=True goes on with a run in a directory; name it with out=")
+            raise UsageError("resume=True continues a run in a directory; name it with out=")
         if chosen.file is None:
             return configure_resumed(Path(out), flags=layers, environ={}, defined=chosen)
         configuration = configure_resumed(Path(out), chosen.word, flags=layers, environ={})
         changed = changes(Path(out), chosen)
         if changed:
             raise UsageError(
-                f"{changed[0]} has changed since the run in {out} was started, so it would go on with another model "
-                "than the one given; start a new run, or let opstage train --resume go on with the run's own copy"
+                f"{changed[0]} has changed since the run in {out} was started, so it would continue with another "
+                "model; start a new run, or let opstage train --resume continue with the run's own copy"
             )
         return configuration
     here = [] if out is None else [Layer.of({"run.out": Path(out)}, _ORIGIN)]
@@ -205,7 +204,7 @@ def _split(data: Any, held_out: Any, model: Model, configuration: Configuration)
             raise UsageError("held_out= is arrays, so data= must be arrays too: the rows to train on")
         return None
     settings = configuration.settings
-    require_file_for(settings.data, ", and the data given are arrays; prepare them yourself")
+    require_file_settings(settings.data, ", and the data given are arrays; prepare them yourself")
     if _is_pair(data):
         if held_out is not None:
             raise UsageError("data= is (training, held out) already; leave held_out= out")
@@ -237,7 +236,7 @@ def _dataset(data: Any, model: Model) -> Dataset:
 
 
 def _is_pair(data: Any) -> bool:
-    """Whether data are (training, held out): Datasets, dicts, or tuples of arrays."""
+    """Return whether data are (training, held out): Datasets, dicts, or tuples of arrays."""
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         return False
     return any(all(isinstance(part, kind) for part in data) for kind in (Dataset, Mapping, tuple))
@@ -295,7 +294,7 @@ def _batch_specs(trainer: ScalarTrainer, data: Data) -> tuple[Any, ...]:
     elif isinstance(part, (tuple, list)):
         arrays = list(part)
     else:
-        raise UsageError("a ScalarTrainer without Specs needs data at hand: arrays or a Dataset")
+        raise UsageError("a ScalarTrainer without Specs needs arrays or a Dataset as data")
     found = [as_rows(array) for array in arrays]
     kinds = {"f": None, "b": "bool"}
     return tuple(Spec(("B", *array.shape[1:]), kinds.get(array.dtype.kind, "int64")) for array in found)

@@ -49,7 +49,7 @@ class Pace:
 
     @property
     def due(self) -> bool:
-        """Whether a write is due."""
+        """Return whether a write is due."""
         now = self._clock()
         return now - self._last >= INTERVAL and self._spent + self._latest <= SHARE * (now - self._began)
 
@@ -190,9 +190,9 @@ class Journal:
         if self._pace.due:
             with suppress(OpstageError):
                 self._table()  # needed at the end too
-                self._pace.spend(lambda: self._report(f"Running: {self._done()}.", running=True))
+                self._pace.spend(lambda: self._report(f"Running: {self._progress()}.", running=True))
 
-    def _done(self) -> str:
+    def _progress(self) -> str:
         task = self._task
         return f"{len(self._results)} of {task.settings.run.epochs} epochs, {self._steps:,} of {task.steps:,} steps"
 
@@ -211,11 +211,11 @@ class Journal:
                 self._say(f"no {PLOT}: matplotlib is not installed; pip install 'opstage[plot]'")
         if isinstance(error, OpstageError):
             place = error.place if isinstance(error, NotFiniteError) else error
-            status = f"Stopped after {self._done()}: {place}"
+            status = f"Stopped after {self._progress()}: {place}"
         elif error is None:
-            status = f"Finished: {self._done()}."
+            status = f"Finished: {self._progress()}."
         else:
-            status = f"Interrupted after {self._done()}; opstage train --resume goes on."
+            status = f"Interrupted after {self._progress()}; opstage train --resume goes on."
         self._report(status, shown=self.shown if error is None else None, curves=curves)
 
     def _table(self) -> str:

@@ -28,7 +28,7 @@ Line: TypeAlias = dict[str, Any]
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """A block whose OSErrors become WriteErrors about `path`."""
+    """Raise OSErrors of a block as WriteErrors about `path`."""
     try:
         yield
     except OSError as error:
@@ -48,7 +48,7 @@ class MetricLog:
         most    the number of lines at that point, if known
         """
         self._path = path
-        kept = [line for line in read_metrics(path, torn_end=True, most=most) if _is_before(line, steps, epochs)]
+        kept = [line for line in read_metrics(path, torn_end=True, most=most) if _precedes(line, steps, epochs)]
         self.count = len(kept)
         write_file(path, [b"".join(map(_encode, kept))])
         with write_errors(path):
@@ -78,7 +78,7 @@ class MetricLog:
 
 
 def read_metrics(path: Path, *, torn_end: bool = False, most: int | None = None) -> list[Line]:
-    """Return the lines of a metrics file, none if there is no file; `torn_end` allows a truncated last line.
+    """Return the lines of a metrics file, none if it does not exist; `torn_end` allows a truncated last line.
 
     most    the maximum number of lines to read; later ones are not checked
 
@@ -100,8 +100,8 @@ _ADVICE = "restore the file from a copy, or remove it: the run goes on without i
 
 
 def in_percent(name: str) -> bool:
-    """Whether people read a metric in percent, in texts and in curves alike."""
-    return name in ("accuracy", "ema_accuracy")
+    """Return whether people read a metric in percent, in texts and in curves alike."""
+    return name == "accuracy" or name.endswith("_accuracy")
 
 
 def show_value(name: str, value: float) -> str:
@@ -128,7 +128,7 @@ def _checked(line: Document) -> Line:
     return line.object()
 
 
-def _is_before(line: Line, steps: int, epochs: int) -> bool:
+def _precedes(line: Line, steps: int, epochs: int) -> bool:
     return bool(line["epoch"] < epochs if line["kind"] == "epoch" else line["step"] <= steps)
 
 

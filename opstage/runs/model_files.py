@@ -20,7 +20,7 @@ from ..config import fields_of
 from ..files import require_file
 from ..init import Declaration
 from ..models import MODELS, Model, Recipe
-from ..models.model import MAKE, models_in, name_of
+from ..models.model import MAKE, list_models, shipped_name
 from ..ops.errors import OpstageError, UsageError, a_type, brief, nearest
 from ..ops.spec import Shapes, declared
 from ..ops.trees import flatten, paths
@@ -75,14 +75,14 @@ class Definition:
 
     @property
     def called(self) -> str:
-        """Its name in messages: `mlp`, `my_model`."""
+        """Return its name in messages: `mlp`, `my_model`."""
         return self.word if self.file is None else self.file.stem
 
     def absolute(self) -> str:
         """Return `word` with an absolute path, valid from every directory."""
         if self.file is None:
             return self.word
-        return f"{self.file.absolute()}{self.word.removeprefix(file_of(self.word) or '')}"
+        return f"{self.file.absolute()}{self.word.removeprefix(named_file(self.word) or '')}"
 
 
 def definition(word: str, origin: str = "", *, kept: Path | None = None) -> Definition:
@@ -96,13 +96,13 @@ def definition(word: str, origin: str = "", *, kept: Path | None = None) -> Defi
     line, for a file that cannot be imported or does not have exactly one model.
     """
     if word in MODELS:
-        return defined_in(word, None, MODELS[word], {})
-    file = file_of(word)
+        return define_module(word, None, MODELS[word], {})
+    file = named_file(word)
     before = f"{origin}: " if origin else ""
     if word.startswith(IN_PYTHON):
         raise UsageError(
-            f"{before}{word.removeprefix(IN_PYTHON)} is a model that was made in Python, so no command knows it; there "
-            "opstage.load(run, model=…) and opstage.fit(model, …, out=run, resume=True) take it"
+            f"{before}{word.removeprefix(IN_PYTHON)} is a model made in Python, which commands cannot build; in Python "
+            "use opstage.load(run, model=…) and opstage.fit(model, …, out=run, resume=True)"
         )
     if file is None:
         beside = f" (did you mean {f'{word}.py'!r}?)" if Path(f"{word}.py").is_file() else ""
@@ -118,7 +118,7 @@ def definition(word: str, origin: str = "", *, kept: Path | None = None) -> Defi
         key = (word, *[f"{each} {hashlib.sha256(text).hexdigest()}" for each, text in texts.items()])
         if key not in _LOADED:
             with loaded_copy(path) if kept is not None else nullcontext(load_file(path)) as module:
-                _LOADED[key] = defined_in(word, Path(file), module, texts)
+                _LOADED[key] = define_module(word, Path(file), module, texts)
         return _LOADED[key]
     except Refusal as error:
         raise _unusable(error, f"{before}{word}") from error
@@ -158,13 +158,13 @@ IN_PYTHON = "python:"
 """The prefix of the name of a model built in Python, which no file defines."""
 
 
-def defined_by(model: Model, recipe: Recipe | None = None) -> Definition:
+def define_model(model: Model, recipe: Recipe | None = None) -> Definition:
     """Return the definition of a model object: that of its file, if the file's `make` returns the same model.
 
     A running script does not count, since importing it would run it again.
     """
     module = sys.modules.get(type(model.config).__module__)
-    named = name_of(module)
+    named = shipped_name(module)
     file = getattr(module, "__file__", None)
     if module is not None and isinstance(file, str) and module.__name__ != "__main__":
         make = getattr(module, MAKE, None)
@@ -175,12 +175,12 @@ def defined_by(model: Model, recipe: Recipe | None = None) -> Definition:
         ):
             if named is not None:
                 return definition(named)
-            return Definition(file, type(model.config), recipe or Recipe(), Path(file), _texts_of(module), make)
+            return Definition(file, type(model.config), recipe or Recipe(), Path(file), _module_contents(module), make)
     return Definition(f"{IN_PYTHON}{model.name}", NoSettings, recipe or Recipe(), None, {}, lambda _: model)
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Whether two models were built from the same functions, settings and declarations."""
+    """Return whether two models were built from the same functions, settings and declarations."""
     if isinstance(a, Model) and isinstance(b, Model):
         return all(_alike(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(Model))
     if isinstance(a, partial) and isinstance(b, partial):
@@ -210,7 +210,7 @@ def _texts(file: Path) -> dict[Path, bytes]:
     return texts
 
 
-def _texts_of(module: ModuleType) -> dict[Path, bytes]:
+def _module_contents(module: ModuleType) -> dict[Path, bytes]:
     """Return the files of an imported module. Raises UsageError if one has changed since the import."""
     texts = _texts(Path(str(module.__file__)))
     for each in list(sys.modules.values()):
@@ -218,13 +218,13 @@ def _texts_of(module: ModuleType) -> dict[Path, bytes]:
         path = Path(name).absolute() if isinstance(name, str) else None
         if path is not None and path in texts and not is_as_written(each, texts[path]):
             raise UsageError(
-                f"{path} has changed since it was imported, so a run would keep other code than the one that runs; "
-                "import it anew: importlib.reload, or a new process"
+                f"{path} has changed since it was imported, so a run would save other code than it runs; "
+                "import it again: importlib.reload, or a new process"
             )
     return texts
 
 
-def file_of(word: str) -> str | None:
+def named_file(word: str) -> str | None:
     """Return the path in a word that names a file, or None."""
     place, colon, name = word.rpartition(":")
     if not colon or "/" in name or "\\" in name:
@@ -232,7 +232,7 @@ def file_of(word: str) -> str | None:
     return place if place.endswith((".py", *IMPORTED)) or Path(place).is_file() else None
 
 
-def defined_in(
+def define_module(
     word: str, file: Path | None, module: ModuleType, texts: Mapping[Path, bytes] | None = None
 ) -> Definition:
     """Return the model that `word` names in the module of its file. Raises Refusal unless there is exactly one.
@@ -243,21 +243,23 @@ def defined_in(
     recipe = getattr(module, "RECIPE", None)
     if recipe is not None and not isinstance(recipe, Recipe):
         raise Refusal(f"RECIPE is {a_type(recipe)}; expected an opstage.Recipe")
-    named = "" if file is None else word.removeprefix(file_of(word) or "").removeprefix(":")
+    named = "" if file is None else word.removeprefix(named_file(word) or "").removeprefix(":")
     name = named or _only(module)
     found = find(module, name)
     config, make = _maker(found, name, module, word if file is None else file.stem)
     fields_of(config)  # while the modules in its annotations are loaded
-    return Definition(word, config, recipe or Recipe(), file, _texts_of(module) if texts is None else texts, make)
+    return Definition(
+        word, config, recipe or Recipe(), file, _module_contents(module) if texts is None else texts, make
+    )
 
 
 def _only(module: ModuleType) -> str:
     """Return the name of the only model in a module."""
-    names = models_in(module) or list(declaring(module))
+    names = list_models(module) or list(declaring(module))
     if not names:
         raise Refusal(
-            "has no model: it has no function make(config) that returns an opstage.Model, and no function whose shapes "
-            "are declared with @opstage.shapes(…); `opstage new my_model` writes a file to begin with"
+            "lacks a model: expected a function make(config) that returns an opstage.Model, or a function whose shapes "
+            "are declared with @opstage.shapes(…); `opstage new my_model` writes a file to start from"
         )
     if len(names) > 1:
         raise Refusal(f"has {len(names)} models: {', '.join(names)}; name one, as in my_model.py:{names[0]}")
@@ -289,7 +291,9 @@ def _maker(found: Any, name: str, module: ModuleType, called: str) -> tuple[type
     hints = get_type_hints(found) if hasattr(found, "__annotations__") else {}
     config = hints.get(taken[0].name) or getattr(module, "Config", None)
     if not (isinstance(config, type) and dataclasses.is_dataclass(config)):
-        raise Refusal(f"{name} takes a config, but there is no dataclass Config; its fields are the model's settings")
+        raise Refusal(
+            f"{name} takes a config; expected a dataclass Config in the file, whose fields are the model's settings"
+        )
     return config, found
 
 
@@ -330,8 +334,8 @@ def keep_source(directory: RunDirectory, defined: Definition) -> dict[str, str]:
     late = None if defined.file is None else late_import(next(iter(defined.texts)))
     if late is not None:
         raise UsageError(
-            f"{late[0]}:{late[1]}: imports a file beside it when a function is called, and a run that is loaded from "
-            "its own copies would then take another one; move the import to the top of the file"
+            f"{late[0]}:{late[1]}: imports a file next to it when a function is called, so a run that is loaded from "
+            "its own copies would take another file; move the import to the top of the file"
         )
     for name, text in _named(defined).items():
         directory.write(f"{SOURCE}/{name}", text)
@@ -339,7 +343,7 @@ def keep_source(directory: RunDirectory, defined: Definition) -> dict[str, str]:
     return digests
 
 
-def kept_file(directory: Path) -> Path | None:
+def saved_model_file(directory: Path) -> Path | None:
     """Return the copy of the model's file in the run in `directory`, or None if its model has no file.
 
     Raises UsageError if a copy is missing or has changed.
@@ -348,7 +352,7 @@ def kept_file(directory: Path) -> Path | None:
     for name, digest in digests.items():
         path = directory / SOURCE / name
         if not path.is_file():
-            raise UsageError(f"{path}: is missing; the run in {directory} is one of a model that is made of it")
+            raise UsageError(f"{path}: is missing, and the model of the run in {directory} needs it")
         if hashlib.sha256(read_bytes(path)).hexdigest() != digest:
             raise UsageError(
                 f"{path}: has changed since the run was started: {directory} holds the parameters of what it was; "

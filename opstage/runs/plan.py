@@ -35,7 +35,7 @@ from ..training.sizes import dim_names
 from ..training.trainer import scalar_trainer
 from ..training.validate import check_step
 from .run_data import load_data
-from .settings import Settings, configure, configure_kept
+from .settings import Settings, configure, configure_saved
 
 CPU = "cpu"
 
@@ -56,33 +56,31 @@ def plan(
     model       a shipped model's name, a model file, a run directory, or a `Model`
     at          a number for every named size of the batch, {"B": 64}; the recipe's for those left out
     on          `cpu`, this machine, whose rates are measured once and kept; `a100`, `h100` or `h200`, by published
-                peaks; a TOML file that describes a device; or rates at hand
+                peaks; a TOML file that describes a device; or `Rates`
     optimizer   that of the model's recipe if none is given
     steps       of a run; or `epochs` of the data of the recipe
     cluster     of a rank of a mesh, `Options(mesh="data=8")`: the machines, as for `opstage check --cluster`
 
-    Raises UsageError for what there is no prediction for.
-
     Raises:
-        UsageError: a model, size or device that there is not.
+        UsageError: an unknown model, size or device; settings that planning does not support.
     """
     if isinstance(model, Model):
         if optimizer is None:
             raise UsageError(
-                "a Model has no recipe: give the optimizer too, such as optimizer=opstage.optim.adamw(lr=1e-3)"
+                "a Model lacks a recipe: give the optimizer too, such as optimizer=opstage.optim.adamw(lr=1e-3)"
             )
         if epochs is not None:
-            raise UsageError("a Model has no data, so nobody knows how long an epoch is: give steps= instead")
+            raise UsageError("a Model lacks data, so the length of an epoch is unknown: give steps= instead")
         return _planned(model, optimizer, None, options or Options(), at, on, steps, cluster)
-    settings = settings_of(os.fspath(model))
+    settings = model_settings(os.fspath(model))
     if options is not None:
         settings = replace(settings, options=options)
     return plan_settings(settings, at, on, optimizer=optimizer, steps=steps, epochs=epochs, cluster=cluster)
 
 
-def settings_of(model: str) -> Settings:
+def model_settings(model: str) -> Settings:
     """Return the settings of a model as train uses them, or of a run as it was configured."""
-    return configure_kept(Path(model), "plan").settings if Path(model).is_dir() else configure(model).settings
+    return configure_saved(Path(model), "plan").settings if Path(model).is_dir() else configure(model).settings
 
 
 def plan_settings(
@@ -101,24 +99,26 @@ def plan_settings(
     training = cache(lambda: load_data(settings, model, settings.defined.recipe).training)
     at = {**_sizes_of_recipe(settings, model, at, training), **at}
     if steps is not None and epochs is not None:
-        raise UsageError("a run has either so many steps or so many epochs; give one of them")
+        raise UsageError("steps and epochs exclude each other; give one of them")
     for name, count in (("steps", steps), ("epochs", epochs)):
         if count is not None and count < 1:
-            raise UsageError(f"{name} = {count}: a run has at least one")
+            raise UsageError(f"{name} = {count}: expected at least 1")
     model.require_loss()
     if settings.optimizer.freeze.strip() or settings.parts != 1:
         what = "optimizer.freeze" if settings.optimizer.freeze.strip() else "accumulate"
-        raise UsageError(f"a step is planned whole, with every parameter trained; leave {what} out")
+        raise UsageError(f"planning with {what} is not supported; leave it out")
     if epochs is not None:
         require_sizes(model, at, settings.options)
         if batch is None:
             raise UsageError(
-                f"model {model.name}: the batch has no named size, so nobody knows how long an epoch is; give steps"
+                f"model {model.name}: the batch lacks a named size, so the length of an epoch is unknown; give steps"
             )
         rows = len(training())
         steps = epochs * (rows // at[batch])
         if not steps:
-            raise UsageError(f"an epoch of {rows} samples has no batch of {at[batch]}; give a smaller {batch}")
+            raise UsageError(
+                f"an epoch of {rows} samples is smaller than a batch of {at[batch]}; give a smaller {batch}"
+            )
     made = optimizer if optimizer is not None else settings.optimizer.make()
     return _planned(model, made, settings.optimizer.make_clip(), settings.options, at, on, steps, cluster)
 
@@ -140,10 +140,10 @@ def timed_step(settings: Settings, sizes: Mapping[str, int]) -> TimedStep:
     params, state = first_trees(model, options)
     clip = settings.optimizer.make_clip()
     trainer = scalar_trainer(model.require_loss(), params, *model.batch, options=options, state=state, clip=clip)
-    return TimedStep(trainer, settings.optimizer.make(), made_batch(model, sizes, options))
+    return TimedStep(trainer, settings.optimizer.make(), random_batch(model, sizes, options))
 
 
-def made_batch(model: Model, sizes: Mapping[str, int], options: Options) -> list[Any]:
+def random_batch(model: Model, sizes: Mapping[str, int], options: Options) -> list[Any]:
     """Return a batch of these sizes: random numbers between 0 and 1, and integers 0 and 1."""
     rng = np.random.default_rng(0)
     scope, dtype = DimScope(), as_dtype(options.dtype)
@@ -206,7 +206,7 @@ def _planned(
         rates = on
     elif on == CPU:
         if options.detect_anomaly:
-            raise UsageError("a step is planned as it is, without a watch; leave detect_anomaly out")
+            raise UsageError("planning with detect_anomaly is not supported; leave it out")
         require_measurable(options)
         model_memory(model, optimizer, options, clip).at(**at)  # raises for wrong sizes before anything is measured
         rates = machine_rates(options.replace(mesh="", zero=0))

@@ -22,7 +22,7 @@ from ..data.table import (
     assign,
     cast,
     is_label,
-    kind_of,
+    number_kind,
     read_columns,
     require_columns,
     stack_columns,
@@ -69,24 +69,27 @@ def write_predictions(
     if classes is not None and CLASS in arrays and arrays[CLASS].dtype.kind in "iu":
         for row in np.flatnonzero((arrays[CLASS] < 0) | (arrays[CLASS] >= len(classes)))[:1]:
             raise UsageError(
-                f"{path}: row {row} is of class {arrays[CLASS][row]}, and the data trained on had {len(classes)} "
-                "classes"
+                f"{path}: row {row} is of class {arrays[CLASS][row]}, but the training data had {len(classes)} classes"
             )
     rows = {len(array) if array.ndim else -1 for array in arrays.values()}
     if len(rows) != 1 or -1 in rows:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise UsageError(f"{path}: the outputs do not have a row for each prediction: {shapes}")
+        raise UsageError(f"{path}: expected outputs with a row for each prediction, got: {shapes}")
     if files is not None:
         if PATH in arrays:
-            raise UsageError(f"{path}: the model has an output called {PATH}, as is the column of the files' names")
+            raise UsageError(f"{path}: the model has an output called {PATH}, which is the name of the column of files")
         if len(files) not in rows:
-            raise UsageError(f"{path}: there are {len(files)} files now, and predictions for {rows.pop()}: try again")
+            raise UsageError(
+                f"{path}: the folder has {len(files)} files now, but predictions are for {rows.pop()}; predict again"
+            )
         arrays = {PATH: np.asarray(files), **arrays}
     if path.suffix == ".npz":
         buffer = io.BytesIO()
         named = {CLASS: np.asarray(classes)[arrays[CLASS]]} if classes is not None and CLASS in arrays else {}
         if "file" in arrays:
-            raise UsageError(f"{path}: NumPy writes no array called file; give that output of the model another name")
+            raise UsageError(
+                f"{path}: NumPy cannot write an array called file; give that output of the model another name"
+            )
         np.savez(buffer, **{**arrays, **named})
         write_file(path, [buffer.getvalue()])
     else:
@@ -105,7 +108,8 @@ def _csv(path: Path, arrays: dict[str, npt.NDArray[Any]], classes: Sequence[str]
     for name, array in arrays.items():
         if array.ndim > 2:
             raise UsageError(
-                f"{path}: output {name} is {array.shape}, which no table holds; write it as {path.with_suffix('.npz')}"
+                f"{path}: output {name} is {array.shape}, which does not fit a table; write it as "
+                f"{path.with_suffix('.npz')}"
             )
         if array.ndim == 1:
             known = classes if name == CLASS else None
@@ -120,7 +124,7 @@ def _csv(path: Path, arrays: dict[str, npt.NDArray[Any]], classes: Sequence[str]
     return text.getvalue()
 
 
-def predictor_of(model: Model, options: Options) -> Predictor:
+def initial_predictor(model: Model, options: Options) -> Predictor:
     """Return the prediction function of a model with its initial parameters.
 
     Raises UsageError for a model that predicts nothing, and for a backend that computes no values.
@@ -161,7 +165,7 @@ def prepared_inputs(predictor: Predictor, path: Path, data: DataSettings) -> tup
         has = array_names(path)
         wanted = [name if name in has else theirs if theirs in has else name for theirs, name in own.items()]
         arrays = read_arrays(path, wanted)
-        kinds = [kind_of(predictor.specs[name]) for name in names]
+        kinds = [number_kind(predictor.specs[name]) for name in names]
         return [
             array if is_mapped(array) else cast(array, kind, image=False, origin=origin)
             for array, kind, origin in zip(arrays.arrays, kinds, arrays.origins)
@@ -183,7 +187,7 @@ def prepared_inputs(predictor: Predictor, path: Path, data: DataSettings) -> tup
     for name, type_ in zip(names, predictor.types):
         single = len(type_.shape) == len(found[name]) == 1
         array = table.numbers(found[name][0]) if single else stack_columns(table, found[name])
-        inputs.append(cast(array, kind_of(predictor.specs[name]), image=False, origin=f"{path}: {name}"))
+        inputs.append(cast(array, number_kind(predictor.specs[name]), image=False, origin=f"{path}: {name}"))
     return inputs, None
 
 
@@ -201,7 +205,7 @@ def _features(path: Path, header: Sequence[str], shape: Shape, label: str) -> tu
     return ()
 
 
-def made_inputs(predictor: Predictor, rows: int, sizes: dict[str, int]) -> list[Any]:
+def random_inputs(predictor: Predictor, rows: int, sizes: dict[str, int]) -> list[Any]:
     """Make inputs to time a model on: normal floats, and zeros for integers, which are valid indices into any table.
 
     rows    the first size of the first input, if it has a name
@@ -214,11 +218,11 @@ def made_inputs(predictor: Predictor, rows: int, sizes: dict[str, int]) -> list[
     names = {str(d) for type_ in predictor.types for d in type_.shape if not isinstance(d, int)}
     given = {**({first: rows} if first in names else {}), **sizes}
     for name in sorted(given.keys() - names):
-        raise UsageError(f"--at {name}: model {predictor.model.name} has no size of this name")
+        raise UsageError(f"--at {name}: model {predictor.model.name} lacks a size of this name")
     missing = sorted(names - given.keys())
     if missing:
         said = ",".join(f"{name}=16" for name in missing)
-        raise UsageError(f"model {predictor.model.name} has sizes without a number: give them, as in --at {said}")
+        raise UsageError(f"model {predictor.model.name} has sizes without a value: give them, as in --at {said}")
     inputs = []
     for type_ in predictor.types:
         shape = tuple(d if isinstance(d, int) else given[str(d)] for d in type_.shape)

@@ -44,7 +44,7 @@ def agree(transport: Transport, document: Mapping[str, Any], error: str = "") ->
 
     Raises DisagreementError, the same one on all.
     """
-    outcomes = gathered(transport, {"error": error, "has": dict(document)})
+    outcomes = gather_documents(transport, {"error": error, "has": dict(document)})
     transport.agreed = True
     failed = [(number, outcome["error"]) for number, outcome in enumerate(outcomes) if outcome["error"]]
     if failed:
@@ -89,14 +89,14 @@ def connect(task: Task) -> None:
         raise DisagreementError(str(error)) from error
 
 
-def told(transport: Transport, value: int) -> int:
+def broadcast_number(transport: Transport, value: int) -> int:
     """Broadcast a number of process 0 to all processes; all wait for it."""
-    return int(gathered(transport, value)[0])
+    return int(gather_documents(transport, value)[0])
 
 
 @contextmanager
-def written_together(transport: Transport) -> Iterator[None]:
-    """A block after which all processes raise the error of process 0, which writes, if it had one."""
+def raise_together(transport: Transport) -> Iterator[None]:
+    """Raise an error that process 0 had in a block, in which it writes, on all processes."""
     error: UsageError | None = None
     try:
         yield
@@ -105,7 +105,7 @@ def written_together(transport: Transport) -> Iterator[None]:
             raise
         error = failed
     if transport.processes > 1:
-        texts = [text for text in gathered(transport, "" if error is None else str(error)) if text]
+        texts = [text for text in gather_documents(transport, "" if error is None else str(error)) if text]
         if texts:
             raise DisagreementError(texts[0]) from error
 
@@ -136,8 +136,8 @@ class Voting:
             self._saver.interrupted(state, position)
 
     @contextmanager
-    def heeding(self) -> Iterator[None]:
-        """A block in which SIGINT, SIGTERM and SIGUSR1 request a stop; a second signal stops at once."""
+    def catch_signals(self) -> Iterator[None]:
+        """Treat SIGINT, SIGTERM and SIGUSR1 in a block as a request to stop; a second signal stops at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -157,7 +157,7 @@ class Voting:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM))
 
 
-def gathered(transport: Transport, document: Any) -> list[Any]:
+def gather_documents(transport: Transport, document: Any) -> list[Any]:
     """Return the documents of all processes, in their order."""
     others = [process for process in range(transport.processes) if process != transport.process]
     text = np.frombuffer(json.dumps(document).encode(), np.uint8)
@@ -198,7 +198,7 @@ class ProcessShare:
 
     @property
     def name(self) -> str:
-        """The label: `ranks 0-1`."""
+        """Return the label: `ranks 0-1`."""
         first, last = self.ranks
         return f"rank {first}" if first == last else f"ranks {first}-{last}"
 
@@ -229,12 +229,14 @@ class Processes:
         self.table = tuple(
             [
                 ProcessShare(number, host, (first, last), seconds, waited, sent)
-                for number, (host, first, last, seconds, waited, sent) in enumerate(gathered(self._transport, mine))
+                for number, (host, first, last, seconds, waited, sent) in enumerate(
+                    gather_documents(self._transport, mine)
+                )
             ]
         )
 
     def lines(self) -> list[str]:
-        """A line for each process."""
+        """Return a line for each process."""
         return [
             f"  process {share.process} on {share.host}, {share.name}: {share.seconds:.1f} s, of which it waited "
             f"{share.waited:.1f} s; sent {show_size(share.sent)}"

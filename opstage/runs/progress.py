@@ -18,6 +18,7 @@ from typing_extensions import override
 from ..distributed.processes import is_terminal
 from ..ops.errors import printable
 from ..training.fit import EpochResult, Observer
+from .metrics_log import in_percent, show_value
 
 _WINDOW = 50
 """The number of steps over which the rate is measured."""
@@ -150,7 +151,7 @@ def make_watcher(epochs: int, done: int, steps: int, *, bar: bool = True) -> Pla
 def epoch_line(result: EpochResult, epochs: int) -> str:
     """Return a line about an epoch: mean loss, held-out metrics, rate."""
     pace = f"  {result.samples / result.seconds:,.0f} samples/s" if result.seconds else ""
-    held_out = format_held_out(result.held_out)
+    held_out = format_metrics(result.held_out)
     return printable(f"epoch {result.epoch + 1}/{epochs}  loss {result.train_loss:.4f}  held-out {held_out}{pace}")
 
 
@@ -159,14 +160,14 @@ def stopped_line(done: int, epochs: int, reason: str) -> str:
     return printable(f"stopped after {done} of {epochs} epochs: {reason}")
 
 
-def format_held_out(means: Mapping[str, float]) -> str:
+def format_metrics(means: Mapping[str, float]) -> str:
     """Format as `accuracy 98.33 %, loss 0.0612`."""
     return ", ".join(f"{name} {format_metric(name, value)}" for name, value in sorted(means.items()))
 
 
 def format_metric(name: str, value: float) -> str:
     """Format as `98.33 %` for an accuracy, `0.0612` for others."""
-    return f"{100 * value:.2f} %" if name in ("accuracy", "ema_accuracy") else f"{value:.4f}"
+    return show_value(name, value) if in_percent(name) else f"{value:.4f}"
 
 
 def short(value: float) -> str:
@@ -184,7 +185,7 @@ _ROWS = 100
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook (Jupyter, VS Code, Colab)."""
+    """Return whether this process is the kernel of a notebook (Jupyter, VS Code, Colab)."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 

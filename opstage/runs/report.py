@@ -36,7 +36,7 @@ class ReportContent:
     title      the model and its size
     status     a sentence about the state of the run
     directory  the path of the run
-    seconds    how long it has trained, before interruptions too
+    seconds    the training time, also before interruptions
     cost       the table of shapes and cost, as HTML
     classes    the names of a classifier's classes; None if they are numbers
     run        the content of run.json

@@ -41,11 +41,20 @@ from .directory import (
     read_run,
     show_digest,
 )
-from .evaluation import measures_of
+from .evaluation import model_metrics
 from .journal import Journal
 from .metrics_log import read_metrics
 from .model_files import keep_source
-from .processes import Processes, Voting, agree, connect, fingerprint, require_processes, told, written_together
+from .processes import (
+    Processes,
+    Voting,
+    agree,
+    broadcast_number,
+    connect,
+    fingerprint,
+    raise_together,
+    require_processes,
+)
 from .progress import Unwatched, Watcher
 from .report_samples import shown
 from .run_setup import Task, prepare
@@ -59,7 +68,7 @@ LINES = "metrics_lines"
 _OPTIMIZER = "optimizer"
 
 
-def identity_of(task: Task, configuration: Configuration) -> dict[str, Any]:
+def run_identity(task: Task, configuration: Configuration) -> dict[str, Any]:
     """Return all that a resumed run must have unchanged, except the state of the loop."""
     provided = {_OPTIMIZER: task.provided} if task.provided else {}
     return {"settings": configuration.literals(), "data": task.data, **provided}
@@ -84,17 +93,18 @@ def restore(
     require_same_data(folder, read_digests(held["data"]), identity["data"])
     began = "" if (kept := held.get(_OPTIMIZER)) is None else kept.text()
     if began != task.provided:
-        told = [text or "that of its settings" for text in (began, task.provided)]
+        optimizers = [text or "that of its settings" for text in (began, task.provided)]
         raise UsageError(
-            f"{folder}: cannot be resumed: its optimizer was {told[0]}, and now it is {told[1]}; an Optimizer that a "
-            "Python program made is given again: opstage.fit(…, optimizer=…, resume=True)"
+            f"{folder}: cannot be resumed: its optimizer was {optimizers[0]}, and now it is "
+            f"{optimizers[1]}; pass an Optimizer that a "
+            "Python program made again: opstage.fit(…, optimizer=…, resume=True)"
         )
     lines = held.get(LINES)
     at, batches = snapshot.position, len(task.batches)
     if not (at.epoch == len(at.results) and at.batch <= batches and (at.batch == 0) == (at.samples == 0)):
         raise UsageError(
             f"{folder}: cannot be resumed: it stands after {at.batch} of {batches} batches of epoch {at.epoch + 1}, "
-            f"with {len(at.results)} epochs done and {at.samples} samples seen in this one, where no run can stand"
+            f"with {len(at.results)} epochs done and {at.samples} samples seen in this one, which is impossible"
         )
     asked, done = task.settings.run.epochs, at.epoch + (at.batch > 0)
     if asked < done:
@@ -105,7 +115,7 @@ def restore(
     return at, state, None if lines is None else lines.count(), int(epochs) if epochs.isdecimal() else asked
 
 
-def prolonged(task: Task, start: Position, epochs: int, callbacks: Sequence[Callback]) -> Position:
+def extend_position(task: Task, start: Position, epochs: int, callbacks: Sequence[Callback]) -> Position:
     """Return the start position for another number of epochs: a run that had ended continues if it has more."""
     if not start.stopped or task.settings.run.epochs <= epochs:
         return start
@@ -114,7 +124,7 @@ def prolonged(task: Task, start: Position, epochs: int, callbacks: Sequence[Call
     return replace(start, stopped="")
 
 
-def extended(task: Task, at: Position, epochs: int) -> str:
+def describe_extension(task: Task, at: Position, epochs: int) -> str:
     """Return the line that reports the new number of epochs."""
     done, optimizer = at.epoch * len(task.batches) + at.batch, task.settings.optimizer
     line = f"goes on to {task.settings.run.epochs} epochs, {task.steps:,} steps, where it was to have {epochs} epochs"
@@ -184,10 +194,10 @@ def run_task(
     settings = task.settings
     if not task.trainer.executes:
         raise UsageError(
-            f"backend {settings.options.backend!r} computes no values, so nothing is trained on it; "
+            f"backend {settings.options.backend!r} computes no values, so it cannot train; "
             f"opstage check {settings.run.model} checks the whole training step without training"
         )
-    measures = measures_of(task.model, settings.options)
+    measures = model_metrics(task.model, settings.options)
     best = None if settings.run.out is None else settings.run.out / BEST
     callbacks = (*settings.callbacks.make(best), *callbacks)
     transport = world()
@@ -204,42 +214,42 @@ def run_task(
     with ExitStack() as stack:
         journal = keeper = None
         if not first:
-            word = told(transport, 0)
+            word = broadcast_number(transport, 0)
             if word == _GOES_ON:
                 assert settings.run.out is not None
                 start, state, _, epochs = restore(
-                    task, settings.run.out / CHECKPOINT, identity_of(task, configuration), callbacks
+                    task, settings.run.out / CHECKPOINT, run_identity(task, configuration), callbacks
                 )
-                start = prolonged(task, start, epochs, callbacks)
+                start = extend_position(task, start, epochs, callbacks)
             if word:  # all take part in a checkpoint, since each may hold shards, and all end if it cannot be written
-                keeper = _Keeper(task, None, {}, callbacks=callbacks)
+                keeper = _CheckpointSaver(task, None, {}, callbacks=callbacks)
         if first and several and settings.run.out is None:
-            told(transport, 0)
+            broadcast_number(transport, 0)
         if first and settings.run.out is not None:
             directory = stack.enter_context(_directory(settings, task, configuration, resume=resume))
             if resume and (said := other_version(directory.path)):
                 (say or _warn)(said)
-            identity = identity_of(task, configuration)
+            identity = run_identity(task, configuration)
             for callback in of_best:
                 callback.identity = identity
             whole = checkpoint.exists(directory.path / CHECKPOINT)
             if resume and not whole and read_metrics(directory.path / METRICS, torn_end=True):
                 raise UsageError(
-                    f"{directory.path} has trained, but its {CHECKPOINT} is gone: there is nothing to go on from; "
+                    f"{directory.path} has trained, but its {CHECKPOINT} is missing, so it cannot continue; "
                     "restore it from a copy, or start a new run with another --out, in Python out="
                 )
             if several:
-                told(transport, _GOES_ON if resume and whole else _BEGINS)
+                broadcast_number(transport, _GOES_ON if resume and whole else _BEGINS)
             if resume and whole:
                 start, state, lines, epochs = restore(task, directory.path / CHECKPOINT, identity, callbacks)
                 if epochs != settings.run.epochs:
-                    (say or _silent)(extended(task, start, epochs))
-                    start = prolonged(task, start, epochs, callbacks)
-                    _keep(directory, configuration)  # from now on, the run has this many epochs
+                    (say or _silent)(describe_extension(task, start, epochs))
+                    start = extend_position(task, start, epochs, callbacks)
+                    _write_configuration(directory, configuration)  # from now on, the run has this many epochs
             journal = stack.enter_context(Journal(task, configuration, directory, start, say or _silent, lines))
             if journal.gap:
                 (say or _warn)(journal.gap)
-            keeper = _Keeper(task, directory.path / CHECKPOINT, identity, journal, callbacks)
+            keeper = _CheckpointSaver(task, directory.path / CHECKPOINT, identity, journal, callbacks)
         if keeper is not None and state is None:
             # a full disk is noticed now, and a run that ends early has a checkpoint
             state = task.trainer.init_optim(task.optimizer)
@@ -250,8 +260,8 @@ def run_task(
         saver: Saver | None = keeper
         if several:
             saver = voting = Voting(keeper, transport)
-            stack.enter_context(voting.heeding())
-        following = _Following(journal)
+            stack.enter_context(voting.catch_signals())
+        following = _LoopListener(journal)
         processes = Processes(transport, mesh_of(settings.options.mesh)) if several else None
         if journal is not None:
             journal.processes = processes
@@ -281,7 +291,7 @@ def run_task(
 def begin(task: Task, configuration: Configuration) -> Path:
     """Create the directory of a run without steps, with its trainer as it is, for `--resume`."""
     with _directory(task.settings, task, configuration, resume=False) as directory:
-        keeper = _Keeper(task, directory.path / CHECKPOINT, identity_of(task, configuration))
+        keeper = _CheckpointSaver(task, directory.path / CHECKPOINT, run_identity(task, configuration))
         try:
             keeper.interrupted(task.trainer.init_optim(task.optimizer), Position())
         except BaseException:
@@ -291,7 +301,7 @@ def begin(task: Task, configuration: Configuration) -> Path:
 
 
 @final
-class _Following(Callback):
+class _LoopListener(Callback):
     """Gives the journal access to the loop."""
 
     def __init__(self, journal: Journal | None):
@@ -331,7 +341,7 @@ class _Observers:
 
 
 @final
-class _Keeper:
+class _CheckpointSaver:
     """Saves a checkpoint after each epoch, every `checkpoint_every` steps within one, and on an interrupt.
 
     Without a folder it only takes part in the collective save, as all processes but the first do.
@@ -363,7 +373,7 @@ class _Keeper:
         snapshot = checkpoint.take_snapshot(
             task.trainer, task.optimizer, state, position, identity, self._callbacks, fetched=False
         )
-        with written_together(world()):
+        with raise_together(world()):
             checkpoint.save(self._folder, snapshot, require_finite=task.settings.run.require_finite)
 
 
@@ -400,14 +410,14 @@ def _directory(settings: Settings, task: Task, configuration: Configuration, *, 
         if task.unscaled is not None:
             described[UNSCALED] = task.unscaled
         directory.write(RUN, json.dumps(described, indent=1) + "\n")
-        _keep(directory, configuration)
+        _write_configuration(directory, configuration)
     except BaseException:
         directory.abandon()
         raise
     return directory
 
 
-def _keep(directory: RunDirectory, configuration: Configuration) -> None:
+def _write_configuration(directory: RunDirectory, configuration: Configuration) -> None:
     """Write the configuration of a run."""
     kept = configuration.from_anywhere()
     directory.write(ORIGINS, origins_json(kept.literals(), kept.origins))

@@ -63,13 +63,13 @@ def read_record(directory: Path, name: str) -> RunRecord:
     files that cannot be read.
     """
     if not os.path.isfile(directory / CONFIG):
-        raise UsageError(f"{directory} holds no run to report: it has no {CONFIG}")
+        raise UsageError(f"{directory}: cannot be reported: {CONFIG} is missing")
     settings = {path: _literal(value) for path, value in read_toml(directory / CONFIG).values.items()}
     if not os.path.isfile(directory / RUN):
-        raise UsageError(f"{directory} holds no whole run: it has no {RUN}")
+        raise UsageError(f"{directory}: cannot be reported: {RUN} is missing")
     run = read_run(directory / RUN)
     if not isinstance(run.get("parameters"), int):
-        raise UsageError(f"{directory / RUN}: its parameters are no number; restore it from a copy")
+        raise UsageError(f"{directory / RUN}: parameters: expected a number; restore it from a copy")
     return RunRecord(name, settings, run, Curves(read_metrics(directory / METRICS, torn_end=True)))
 
 
@@ -82,7 +82,7 @@ class RunComparison:
 
     @property
     def results(self) -> list[Cells]:
-        """A row of results per run, after a row of column names."""
+        """Return a row of results per run, after a row of column names."""
         every = [run.results for run in self.runs]
         columns = list(dict.fromkeys(name for reached in every for name in reached))
         rows = [(run.name, *(reached.get(c, _ABSENT) for c in columns)) for run, reached in zip(self.runs, every)]
@@ -90,13 +90,13 @@ class RunComparison:
 
     @property
     def settings(self) -> list[Cells]:
-        """A row per setting in which the runs differ, after a row of run names."""
+        """Return a row per setting in which the runs differ, after a row of run names."""
         return self._differing([{k: v for k, v in r.settings.items() if k not in _THEIR_OWN} for r in self.runs])
 
     @property
     def data(self) -> list[Cells]:
-        """A row per part of the data, and per package version, in which the runs differ, after a row of run names; for
-        a single run, all of them."""
+        """Return a row per part of the data, and per package version, in which the runs differ, after a row of run
+        names; for a single run, all of them."""
         tables = [dict(_circumstances(run.run)) for run in self.runs]
         if len(tables) == 1:
             return [("", self.runs[0].name), *tables[0].items()]
@@ -104,12 +104,12 @@ class RunComparison:
 
     @property
     def are_comparable(self) -> bool:
-        """Whether all were evaluated on the same held-out data, however scaled."""
+        """Return whether all were evaluated on the same held-out data, however scaled."""
         return len({repr(run.run.get(UNSCALED, run.run["data"].get("held_out"))) for run in self.runs}) == 1
 
     @property
     def remark(self) -> str:
-        """A sentence if the runs do not share the same held-out data; else ""."""
+        """Return a sentence if the runs do not share the same held-out data; else ""."""
         if not self.are_comparable:
             return DIFFERENT_DATA
         alike = len({repr(run.run["data"].get("held_out")) for run in self.runs}) == 1

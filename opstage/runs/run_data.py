@@ -24,10 +24,10 @@ from ..data.table import (
     assign,
     cast,
     encoded_columns,
-    fitted_shape,
-    kind_of,
+    fit_shape,
     label_position,
     learn_categories,
+    number_kind,
     numbered,
     read_columns,
     require_columns,
@@ -42,7 +42,7 @@ from ..training.predictor import input_specs
 from .directory import data_digest
 from .settings import DataSettings, Settings
 
-_JUDGED = 256
+_EVALUATED_ROWS = 256
 """Rows per batch of an evaluation."""
 
 
@@ -73,10 +73,10 @@ def load_data(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
     if file is None:
         if recipe.data is None:
             raise UsageError(
-                f"{settings.run.model} has no data of its own; name a file with --data FILE, in Python give data, or "
+                f"{settings.run.model} lacks default data; name a file with --data FILE, in Python give data, or "
                 "give it a RECIPE = opstage.Recipe(data=…)"
             )
-        require_file_for(data, "; name one with --data FILE, in Python give it as data")
+        require_file_settings(data, "; name one with --data FILE, in Python give it as data")
         return Loaded(*recipe.data(seed))
     specs = argument_specs(model)
     labels = label_arguments(model, tuple(specs)) or _label_left(data, tuple(specs))
@@ -103,14 +103,14 @@ def load_data(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
         mapped = next((name for name, array in zip(raw.names, raw.arrays) if is_mapped(array)), None)
         if mapped is not None:
             raise UsageError(
-                f"{file}: {mapped} is read row by row, being large; scale it in its file, not by data.scale"
+                f"{file}: {mapped} is read row by row, being large; scale it in its file instead of by data.scale"
             )
         unscaled = tuple(part if part.label else replace(part, image=False) for part in preparation.parts)
         preparation = replace(preparation, parts=unscaled)
         raw = _as_floats(raw, preparation)
     only = _only_class(raw, specs, labels)
     if only is not None:
-        raise UsageError(f"{file}: all rows are of one class, {only}; expected two or more to tell apart")
+        raise UsageError(f"{file}: all rows are of one class, {only}; expected two or more classes")
     dataset = preparation.apply(raw)
     _check_shapes(dataset, specs, settings, model, labels)
     _check_labels(dataset, settings, model, specs, labels)
@@ -122,16 +122,16 @@ def load_data(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
 
 
 def _only_class(dataset: Dataset, specs: dict[str, Spec], labels: Sequence[str]) -> str | None:
-    """Return the class of all rows, by its name or number; None if there are several, or if the label is no class."""
+    """Return the class of all rows, by its name or number; None for several, or if the label is not a class."""
     if dataset.classes is not None:
         return brief(dataset.classes[0]) if len(dataset.classes) == 1 else None
-    if len(labels) != 1 or kind_of(specs[labels[0]]) != "int" or dataset[labels[0]].ndim != 1:
+    if len(labels) != 1 or number_kind(specs[labels[0]]) != "int" or dataset[labels[0]].ndim != 1:
         return None
     values = dataset[labels[0]]
     return str(values[0]) if values.size and (values == values[0]).all() else None
 
 
-def require_file_for(data: DataSettings, cure: str) -> None:
+def require_file_settings(data: DataSettings, cure: str) -> None:
     """Raise UsageError for a setting about a data file if there is none."""
     usual = DataSettings()
     for name in ("label", "columns", "categories", "scale", "size"):
@@ -141,7 +141,7 @@ def require_file_for(data: DataSettings, cure: str) -> None:
 
 def in_order(dataset: Dataset) -> Loader:
     """Return a loader of all rows in order, for evaluation."""
-    return Loader(dataset, min(_JUDGED, len(dataset)), shuffle=False)
+    return Loader(dataset, min(_EVALUATED_ROWS, len(dataset)), shuffle=False)
 
 
 def arguments(model: Model) -> tuple[str, ...]:
@@ -170,7 +170,8 @@ def argument_specs(model: Model) -> dict[str, Spec]:
     trees = [name for name, spec in zip(names, model.batch) if not isinstance(spec, Spec)]
     if trees:
         raise UsageError(
-            f"{model.name} takes {trees[0]}, a tree of arrays, which no data file holds; give the data in Python, "
+            f"{model.name} takes {trees[0]}, a tree of arrays, which data files do not support; give the "
+            "data in Python, "
             "opstage.fit(model, …), or in a RECIPE"
         )
     return dict(zip(names, model.batch))
@@ -222,7 +223,7 @@ def _of_table(
         for name, columns in found.items():
             if name in labels:
                 may_name.update(dict.fromkeys(columns, "class"))
-            elif data.categories != "auto" or kind_of(specs[name]) == "int":
+            elif data.categories != "auto" or number_kind(specs[name]) == "int":
                 may_name.update(dict.fromkeys(columns, "category"))
         return [column for columns in found.values() for column in columns], may_name
 
@@ -232,12 +233,12 @@ def _of_table(
     for name in labels:
         if len(found[name]) == 1 and isinstance(table.columns[found[name][0]], list):
             if classes is not None:
-                raise UsageError(f"{file}: two labels hold names, and one can: {shown(labels)}")
+                raise UsageError(f"{file}: two labels hold names; expected one at most: {shown(labels)}")
             _, classes = numbered(table, found[name][0])
-            if kind_of(specs[name]) != "int":
+            if number_kind(specs[name]) != "int":
                 raise UsageError(
                     f"{file}: {table.place(0)}: column {found[name][0]} holds names of classes, but {name} is declared "
-                    f"as {specs[name]}, numbers that are not classes"
+                    f"as {specs[name]}, which are not classes"
                 )
     parts = {name: ArgumentData(name, columns, "float", (), label=name in labels) for name, columns in found.items()}
     for name, columns in found.items():
@@ -325,7 +326,7 @@ def _check_shapes(
 
 
 def _fits(shape: Sequence[int], spec: Spec) -> bool:
-    """Whether a shape matches the numeric sizes of a Spec."""
+    """Return whether a shape matches the numeric sizes of a Spec."""
     entries = spec.entries
     return len(shape) == len(entries) and all(
         not str(entry).isdecimal() or int(entry) == size for size, entry in zip(shape[1:], entries[1:])
@@ -342,11 +343,11 @@ def _check_labels(
     if dataset.classes is not None and len(dataset.classes) != classes:
         raise UsageError(
             f"{settings.data.file}: the label has {len(dataset.classes)} classes, {shown(dataset.classes)}, but "
-            f"{model.name} tells {classes} apart{_cure(dataset, settings, specs, names)}"
+            f"{model.name} has {classes} classes{_cure(dataset, settings, specs, names)}"
         )
     for name in names:
         labels = dataset[name]
-        if kind_of(specs[name]) != "int" or labels.ndim != 1:
+        if number_kind(specs[name]) != "int" or labels.ndim != 1:
             continue
         outside = (labels < 0) | (labels >= classes)
         if specs[name].range is None:  # the model leaves it to its ops, of which cross_entropy ignores some labels
@@ -357,10 +358,10 @@ def _check_labels(
             origin = dataset.origins[dataset.names.index(name)]
             cure = _cure(dataset, settings, specs, names)
             if labels[row] == IGNORED:
-                cure = f"; {model.name} ignores none, so leave such rows out"
+                cure = f"; {model.name} does not ignore labels, so leave such rows out"
             raise UsageError(
-                f"{origin}: row {row} holds label {labels[row]} (rows are counted from 0), but {model.name} tells "
-                f"{classes} classes apart: labels are 0 … {classes - 1}{cure}"
+                f"{origin}: row {row} holds label {labels[row]} (rows are counted from 0), but {model.name} has "
+                f"{classes} classes: labels are 0 … {classes - 1}{cure}"
             )
 
 
@@ -382,7 +383,7 @@ def _cure(dataset: Dataset, settings: Settings, specs: dict[str, Spec], labels: 
             if len(row) == 3:
                 wanted |= {"height": row[1], "width": row[2]}
     for name in labels:
-        if kind_of(specs[name]) == "int" and dataset[name].min() >= 0:
+        if number_kind(specs[name]) == "int" and dataset[name].min() >= 0:
             known = dataset.classes
             wanted["classes"] = len(known) if known is not None else int(dataset[name].max()) + 1
     changed = {name: value for name, value in wanted.items() if name in own and getattr(config, name) != value}
@@ -391,7 +392,7 @@ def _cure(dataset: Dataset, settings: Settings, specs: dict[str, Spec], labels: 
     try:
         made = settings.defined.make(replace(config, **changed))
         fitting = argument_specs(made)
-        if not all(_fits(fitted_shape(dataset[name], spec.entries).shape, spec) for name, spec in fitting.items()):
+        if not all(_fits(fit_shape(dataset[name], spec.entries).shape, spec) for name, spec in fitting.items()):
             return ""
     except (OpstageError, KeyError):
         return ""
@@ -401,20 +402,20 @@ def _cure(dataset: Dataset, settings: Settings, specs: dict[str, Spec], labels: 
 # Data given in Python -------------------------------------------------------------------------------------------------
 
 
-def load_given(training: Dataset, held_out: Dataset, model: Model) -> Loaded:
+def load_python_data(training: Dataset, held_out: Dataset, model: Model) -> Loaded:
     """Load both parts. If the training rows have columns or classes, the data are cast, and the held-out rows are
     converted to the same order of columns and numbering of classes.
 
     Raises UsageError for held-out rows that cannot be converted.
     """
-    preparation = preparation_of(training, model)
+    preparation = learn_preparation(training, model)
     if preparation is None:
         for what in ("classes", "columns"):
             ours, theirs = getattr(training, what), getattr(held_out, what)
             if ours and theirs and ours != theirs:
                 raise UsageError(
                     f"the held-out data have other {what} than the data to train on, {theirs} and {ours}, so their "
-                    "numbers do not mean the same; give both in one order"
+                    "numbers differ in meaning; give both in one order"
                 )
         return Loaded(training, held_out)
     names = _names(training, model)
@@ -425,7 +426,7 @@ def load_given(training: Dataset, held_out: Dataset, model: Model) -> Loaded:
     return Loaded(preparation.apply(parts[0]), preparation.labelled(parts[1]), preparation)
 
 
-def preparation_of(dataset: Dataset, model: Model) -> Preparation | None:
+def learn_preparation(dataset: Dataset, model: Model) -> Preparation | None:
     """Return how to read new data like a dataset with columns or classes, or None for any other dataset."""
     if not (dataset.columns or dataset.classes) or not all(isinstance(spec, Spec) for spec in model.batch):
         return None

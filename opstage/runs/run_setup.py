@@ -23,7 +23,7 @@ from ..training.sharding import DATA
 from ..training.trainer import ScalarTrainer, scalar_trainer
 from .directory import data_digest
 from .evaluation import check_parts
-from .run_data import in_order, load_data, load_given
+from .run_data import in_order, load_data, load_python_data
 from .settings import Settings
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -55,12 +55,12 @@ class Task:
 
     @property
     def steps(self) -> int:
-        """The number of training steps of the whole run."""
+        """Return the number of training steps of the whole run."""
         return self.settings.run.epochs * len(self.batches)
 
     @property
     def left_out(self) -> str:
-        """A sentence about the samples that each epoch omits, too few for a batch; "" if there are none."""
+        """Return a sentence about the samples that each epoch omits, too few for a batch; "" if there are none."""
         size, rows = self.settings.data.batch_size, len(self.training)
         if rows % size == 0:
             return ""
@@ -71,7 +71,7 @@ class Task:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The digests of the data."""
+        """Return the digests of the data."""
         return {"training": data_digest(self.training), "held_out": data_digest(self.held_out)}
 
 
@@ -103,7 +103,7 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
     if given.data is None:
         loaded = load_data(settings, chosen, recipe)
     else:
-        loaded = load_given(*given.data, chosen)
+        loaded = load_python_data(*given.data, chosen)
     training, held_out = loaded.training, loaded.held_out
     size = settings.data.batch_size
     if size > len(training):
@@ -124,7 +124,7 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
     test_batches: Batches = in_order(held_out)
     made = given.optimizer
     if made is not None and settings.optimizer.groups.strip():
-        raise UsageError("an Optimizer that is given has its own groups, see optim.grouped; leave optimizer.groups out")
+        raise UsageError("an Optimizer has its own groups, see optim.grouped; leave optimizer.groups out")
     optimizer = made if made is not None else settings.optimizer.make(run.epochs * len(batches))
     start = time.perf_counter()
     trainer = given.trainer
@@ -139,14 +139,14 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
         rest = "run.accumulate" if run.accumulate != 1 else "run.gradient_norm"
         what = "optimizer.freeze" if settings.optimizer.freeze else rest
         raise UsageError(
-            f"a ScalarTrainer is made with requires_grad=, accumulate= and gradient_norm=; leave {what} out"
+            f"a ScalarTrainer takes requires_grad=, accumulate= and gradient_norm= itself; leave {what} out"
         )
     if options.validate and given.trainer is None:
         errors = check_parts(chosen, options)
         if errors:
             said = "\n".join(str(error) for error in errors)
             raise UsageError(
-                f"model {chosen.name}: its loss is right, but what it is judged or predicts by is not\n{said}"
+                f"model {chosen.name}: its loss passes the check, but its metrics or outputs do not\n{said}"
             )
     seconds = time.perf_counter() - start
     batches = bind(batches, trainer.batch_arguments, "the loss")

@@ -22,7 +22,7 @@ from ..options import Options
 from ..training import callbacks as callbacks
 from ..training.accumulate import Accumulate, require_one_meaning
 from .directory import CONFIG, ORIGINS, first_origins
-from .model_files import Definition, definition, file_of, kept_file
+from .model_files import Definition, definition, named_file, saved_model_file
 
 if TYPE_CHECKING:
     OptimizerName: TypeAlias = str
@@ -150,7 +150,9 @@ class OptimizerSettings:
         for name in chosen:
             if name not in own:
                 has = [n for n in _NUMBERS if n in own]
-                raise UsageError(f"{self.name} has no {name}; of these it has {', '.join(has)}")
+                raise UsageError(
+                    f"optimizer {self.name}: {name} is not one of its hyperparameters; expected {', '.join(has)}"
+                )
         made = cls.of_all(lr=self._rate(steps), **chosen)
         return optim.grouped(made, read_groups(self.groups)) if self.groups.strip() else made
 
@@ -220,7 +222,7 @@ def _require_path(name: str, path: Path | None) -> None:
     except UnicodeEncodeError:
         raise UsageError(f"{name} is not a path in UTF-8: {brief(text)}; choose another name") from None
     if not text.isprintable():
-        raise UsageError(f"{name} holds characters that cannot be shown: {brief(text)}; choose another name")
+        raise UsageError(f"{name} has characters that cannot be shown: {brief(text)}; choose another name")
 
 
 def _require_positive(name: str, value: int) -> None:
@@ -249,13 +251,13 @@ class Settings:
 
     @property
     def defined(self) -> Definition:
-        """The definition of the model. Raises UsageError if the name is unknown."""
+        """Return the definition of the model. Raises UsageError if the name is unknown."""
         given: Definition | None = self.__dict__["given"]
         return given if given is not None else definition(self.run.model)
 
     @property
     def parts(self) -> int:
-        """The number of parts in which a step computes its batch: run.accumulate, or the option of that name."""
+        """Return the number of parts in which a step computes its batch: run.accumulate, or the option of that name."""
         return max(self.run.accumulate, self.options.accumulate)
 
     def sections(self) -> dict[str, Any]:
@@ -291,7 +293,7 @@ class Configuration:
         values = {**self.values, "run.model": self.settings.defined.absolute()}
         return {path: toml_literal(value) for path, value in values.items()}
 
-    def kept_in(self, directory: Path) -> Configuration:
+    def with_directory(self, directory: Path) -> Configuration:
         """Return the configuration with `directory` as the run directory."""
         settings = replace(self.settings, run=replace(self.settings.run, out=directory))
         return Configuration(settings, {**self.values, "run.out": directory}, self.origins)
@@ -363,7 +365,7 @@ def configure_resumed(
     Unchanged values keep their original origins. Raises `UsageError` if a source would change the run.
     """
     file = directory / CONFIG
-    began = configure_kept(directory, "resume", defined=defined)
+    began = configure_saved(directory, "resume", defined=defined)
     defined = began.settings.defined
     given = [*flags, *([Layer.of({"run.model": model}, "the argument MODEL")] if model is not None else [])]
     name, origin = _chosen_model(given)
@@ -390,19 +392,19 @@ def configure_resumed(
     return Configuration(again.settings, again.values, origins)
 
 
-def configure_kept(directory: Path, purpose: str = "use", *, defined: Definition | None = None) -> Configuration:
+def configure_saved(directory: Path, purpose: str = "use", *, defined: Definition | None = None) -> Configuration:
     """Return the configuration of the run in `directory`, with the model of the files that the run has kept.
 
     defined   replaces that model, for a run of a model built in Python
 
-    Raises UsageError if there is no run, or one of another model; `purpose` is for messages.
+    Raises UsageError if the directory lacks a run, or has one of another model; `purpose` is for messages.
     """
     file = directory / CONFIG
     if not os.path.isfile(file):
-        raise UsageError(f"{directory} holds no run to {purpose}: it has no {CONFIG}")
+        raise UsageError(f"{directory}: {purpose}: expected a run, but {CONFIG} is missing")
     name, origin = _chosen_model([read_toml(file, {GROUPS})])
     if defined is None:
-        defined = definition(name, origin, kept=kept_file(directory))
+        defined = definition(name, origin, kept=saved_model_file(directory))
     elif defined.word != name:
         raise UsageError(f"{directory} holds a run of {name}, but the model given is {defined.word}")
     return configure(file=file, environ={}, defined=defined)
@@ -427,7 +429,7 @@ def _chosen_model(layers: Sequence[Layer]) -> tuple[str, str]:
 
 def _from_anywhere(name: str) -> str:
     """Return a model's name with an absolute path, as a run keeps it."""
-    file = file_of(name) if name not in MODELS else None
+    file = named_file(name) if name not in MODELS else None
     return name if file is None else f"{Path(file).absolute()}{name[len(file) :]}"
 
 

@@ -63,14 +63,14 @@ class Sampling:
 def load_gpt(source: str | os.PathLike[str], config: gpt.Config | None = None) -> tuple[gpt.Config, Any]:
     """Return config and parameters from a run directory, or from a safetensors file of parameters by dotted path.
 
-    A file has no config, so `config` or the default is used. Raises `UsageError` if there are no weights, or they
+    A file has no config, so `config` or the default is used. Raises `UsageError` if weights are missing, or
     belong to another model or config.
     """
     path = Path(source)
     if path.is_dir():
         if not (path / "config.toml").is_file():
             raise UsageError(
-                f"{path}: is not a run directory: it has no config.toml; make one with opstage train gpt --out"
+                f"{path}: is not a run directory: config.toml is missing; create one with opstage train gpt --out"
             )
         settings = configure(file=path / "config.toml", environ={}).settings
         if settings.run.model != "gpt":
@@ -88,7 +88,7 @@ def load_gpt(source: str | os.PathLike[str], config: gpt.Config | None = None) -
     for name in names:
         at = first_not_finite(found[name])
         if at is not None:
-            raise UsageError(f"{path}: {name} is {found[name][at]} at index {at}; such weights generate no text")
+            raise UsageError(f"{path}: {name} is {found[name][at]} at index {at}; expected finite weights")
     return config, unflatten(structure, [found[name] for name in names])
 
 
@@ -113,6 +113,6 @@ def generate(
         window[0, : len(recent)] = recent
         logits = run(program, params, window, np.array([len(recent) - 1]), options=options)
         if not isinstance(logits, np.ndarray):
-            raise UsageError(f"backend {options.backend!r} computes no values, so it generates no text; try 'eager'")
+            raise UsageError(f"backend {options.backend!r} computes no values, so it cannot generate text; try 'eager'")
         text.append(sampling.draw(logits[0], position))
         yield text[-1]

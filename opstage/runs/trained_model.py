@@ -26,22 +26,22 @@ from ..training.parameters import first_trees
 from ..training.predictor import ROWS, Predictor
 from ..training.trainer import ScalarTrainer, scalar_trainer
 from .directory import BEST, CHECKPOINT, CONFIG, RUN, data_digest, other_version, read_preparation, read_run
-from .evaluation import measures_of
-from .model_files import defined_by
-from .progress import format_held_out
+from .evaluation import model_metrics
+from .model_files import define_model
+from .progress import format_metrics
 from .run_data import in_order, load_data
-from .settings import Configuration, configure_kept
+from .settings import Configuration, configure_saved
 
 
 @final
 class Trained:
-    """A model with the parameters that a run has given it.
+    """The trained model of a run.
 
     model            the model; `trainer` holds its parameters
     results          the results of the run's epochs
     configuration    the run's settings
-    directory        where the run is kept; None for one that is not
-    preparation      what was learnt from the data file; None for other data
+    directory        the run directory; None for a run without one
+    preparation      what the run learned from the data file; None for other data
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Trained:
         held_out: Dataset | None = None,
         preparation: Preparation | None = None,
     ):
-        """See `load` and `fit`. `held_out` are the held-out data, where they are at hand."""
+        """See `load` and `fit`. `held_out` are the held-out data, if they are in memory."""
         self.preparation = preparation
         self.model = model
         self.trainer = trainer
@@ -68,14 +68,14 @@ class Trained:
         epochs = len(self.results)
         parts = [self.model.name, f"{epochs} epoch{'s' * (epochs != 1)}"]
         if self.results and self.results[-1].held_out:
-            parts.append(f"held-out {format_held_out(self.results[-1].held_out)}")
+            parts.append(f"held-out {format_metrics(self.results[-1].held_out)}")
         if self.directory is not None:
             parts.append(f"kept in {self.directory}")
         return printable(f"Trained({'; '.join(parts)})")
 
     @property
     def predictor(self) -> Predictor:
-        """The predicting function. Raises UsageError for a model without one."""
+        """Return the predicting function. Raises UsageError for a model without one."""
         if self._predictor is None:
             self._predictor = Predictor(self.model, self.trainer)
             if self.preparation is not None:
@@ -84,11 +84,11 @@ class Trained:
 
     @called_by_users
     def predict(self, *inputs: Any, rows: int = ROWS, **named: Any) -> Any:
-        """The outputs, a tree of arrays with a row for each one given, `rows` of them computed at a time.
+        """Return the outputs, a tree of arrays with a row for each one given, `rows` of them computed at a time.
 
-        Inputs are as those were that the run was trained on: a file, a Dataset, a dict of arrays, or arrays, lists or
-        data frames by position or by name. They are cast and scaled as those were. Columns of a data frame are matched
-        by name if the run was trained on columns with names. See `Predictor` for what is raised.
+        Inputs have the form of the training data: a file, a Dataset, a dict of arrays, or arrays, lists or data frames
+        by position or by name. They are cast and scaled like the training data. Columns of a data frame are matched by
+        name if the run was trained on named columns. See `Predictor` for the errors.
         """
         predictor = self.predictor
         if self._few is not None and not named and (few := self._few(inputs)) is not None:
@@ -104,20 +104,30 @@ class Trained:
 
     @called_by_users
     def evaluate(self, data: Source | None = None) -> dict[str, float]:
-        """The metrics, as `opstage train` prints them, on `data` with labels, or on what the run held out.
+        """Return the metrics, as `opstage train` prints them, on `data` with labels, or on what the run held out.
 
-        Raises UsageError where the run's own data are not what they were.
+        Raises UsageError if the run's own data have changed.
         """
-        return self.judge(self.prepared_rows(data))
+        return self.evaluate_dataset(self.prepared_rows(data))
+
+    @called_by_users
+    def evaluate_dataset(self, dataset: Dataset) -> dict[str, float]:
+        """Return the metrics on rows that are cast and scaled for the loss, as `prepared_rows` returns them.
+
+        Raises:
+            UsageError: arrays that do not match the batch arguments of the loss.
+        """
+        return evaluate_batches(self.trainer, model_metrics(self.model, self.trainer.options), in_order(dataset))
 
     @called_by_users
     def judge(self, dataset: Dataset) -> dict[str, float]:
-        """The metrics on rows as the loss takes them."""
-        return evaluate_batches(self.trainer, measures_of(self.model, self.trainer.options), in_order(dataset))
+        """Return `evaluate_dataset(dataset)`; deprecated, removed in the next release."""
+        warnings.warn("Trained.judge is deprecated; use Trained.evaluate_dataset", DeprecationWarning, stacklevel=3)
+        return self.evaluate_dataset(dataset)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes that the run's labels had; None where they were numbers."""
+        """Return the names of the classes that the run's labels had; None where they were numbers."""
         return None if self.preparation is None else self.preparation.classes
 
     @called_by_users
@@ -138,12 +148,12 @@ class Trained:
 
     @called_by_users
     def prepared_rows(self, source: Source | None = None) -> Dataset:
-        """Return rows with labels as the loss expects them, for `judge`; None: those that the run held out.
+        """Return rows with labels as the loss expects them, for `evaluate_dataset`; None: those that the run held out.
 
         `evaluate` does this itself; do not pass it the result.
         """
         if source is None:
-            return self._held_out_rows()
+            return self._own_held_out()
         if self.preparation is not None:
             return self.preparation.labelled(source)
         if isinstance(source, (str, os.PathLike)):
@@ -154,7 +164,7 @@ class Trained:
             raise UsageError(f"data is {a_type(source)}; expected a file, a Dataset, a data frame, or a dict of arrays")
         return from_arrays(**source) if isinstance(source, Mapping) else source
 
-    def _held_out_rows(self) -> Dataset:
+    def _own_held_out(self) -> Dataset:
         """Return the rows that the run was not trained on. Raises UsageError if they have changed since."""
         if self._held_out is not None:
             return self._held_out
@@ -162,7 +172,7 @@ class Trained:
         assert directory is not None
         recipe = settings.defined.recipe
         if settings.data.file is None and recipe.data is None and recipe.read is None:
-            raise UsageError(f"{directory}: its held-out data were given in Python; give data to judge it by")
+            raise UsageError(f"{directory}: its held-out data were given in Python; give data to evaluate it on")
         held_out = load_data(settings, self.model, recipe).held_out
         began = read_run(directory / RUN)["data"].get("held_out")
         if began != data_digest(held_out):
@@ -191,7 +201,7 @@ WHICH = ("last", "best", "ema")
 def load(
     run: str | os.PathLike[str], *, which: str = "last", options: Options | None = None, model: Model | None = None
 ) -> Trained:
-    """The model that the run in a directory has trained.
+    """Return the model that the run in a directory has trained.
 
     which     "last": the parameters of the last checkpoint; "best": those of the best epoch, which a run with
               `callbacks.best` keeps; "ema": their moving average, which one with `callbacks.ema` has
@@ -219,15 +229,15 @@ def load(
             raise UsageError(f"{name}= is {a_type(value)}; expected {expected}")
     directory = Path(run)
     if not directory.is_dir():
-        raise UsageError(f"{directory}: no such run directory")
-    configuration = configure_kept(directory, defined=None if model is None else defined_by(model))
+        raise UsageError(f"{directory}: the run directory does not exist")
+    configuration = configure_saved(directory, defined=None if model is None else define_model(model))
     settings = configuration.settings
     options = options if options is not None else settings.options
     chosen = settings.defined.make(settings.model)
     params, state = first_trees(chosen, options)
     trainer = scalar_trainer(chosen.require_loss(), params, options=options, state=state)
     if not trainer.executes:
-        raise UsageError(f"backend {options.backend!r} computes no values, so it predicts none; try 'compiled'")
+        raise UsageError(f"backend {options.backend!r} computes no values, so it cannot predict; try 'compiled'")
     snapshot = checkpoint.load(_folder(directory, which))
     _require_same_model(directory, snapshot.config, configuration)
     values = snapshot.trainer
@@ -235,7 +245,7 @@ def load(
         kept = snapshot.callbacks.get("ema")
         if kept is None or not kept.arrays:
             raise UsageError(
-                f"{directory} has no moving average of its parameters; {spelled({'callbacks.ema': 0.999})} keeps one"
+                f"{directory} lacks a moving average of its parameters; {spelled({'callbacks.ema': 0.999})} saves one"
             )
         values = replace(values, params={**values.params, **kept.arrays})
     trainer.restore(values)
@@ -243,7 +253,7 @@ def load(
     if said := other_version(directory):
         warnings.warn(said, OtherVersionWarning, stacklevel=3)  # skips the frame that folds tracebacks
     results = snapshot.position.results
-    return Trained(chosen, trainer, results, configuration.kept_in(directory), preparation=preparation)
+    return Trained(chosen, trainer, results, configuration.with_directory(directory), preparation=preparation)
 
 
 def _require_same_model(directory: Path, kept: Mapping[str, Any], configuration: Configuration) -> None:
@@ -255,7 +265,7 @@ def _require_same_model(directory: Path, kept: Mapping[str, Any], configuration:
     for path, now in configuration.literals().items():
         if path.startswith("model.") and began.get(path, now) != now:
             raise UsageError(
-                f"{directory / CONFIG}: says {path} = {now}, but the run was trained with {began[path]}; restore it "
+                f"{directory / CONFIG}: has {path} = {now}, but the run was trained with {began[path]}; restore it "
                 "from a copy"
             )
 
@@ -268,5 +278,5 @@ def _folder(directory: Path, which: str) -> Path:
     if checkpoint.exists(folder):
         return folder
     if which == "best":
-        raise UsageError(f"{directory} has kept no best epoch; {spelled({'callbacks.best': 'METRIC'})} keeps one")
-    raise UsageError(f"{directory} holds a run without parameters: it has no {CHECKPOINT}")
+        raise UsageError(f"{directory} lacks a best epoch; {spelled({'callbacks.best': 'METRIC'})} saves one")
+    raise UsageError(f"{directory} holds a run without parameters: {CHECKPOINT} is missing")

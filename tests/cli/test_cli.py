@@ -148,14 +148,17 @@ def _label(row: int, label: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"images": digits()["x"], "y": digits()["y"]}, r"bad\.npz: no array 'x'; the file has images, y"),
-        ({"x": digits()["x"]}, r"bad\.npz: no array 'y'; the file has x"),
-        ({}, r"bad\.npz: .*(empty|no array)"),
+        ({"images": digits()["x"], "y": digits()["y"]}, r"bad\.npz: array 'x' is missing; the file has images, y"),
+        ({"x": digits()["x"]}, r"bad\.npz: array 'y' is missing; the file has x"),
+        ({}, r"bad\.npz: .*(empty|is missing)"),
         ({name: array[:0] for name, array in digits().items()}, r"bad\.npz: x: the dataset is empty"),
         (_nan(), r"bad\.npz: x: row 17 holds nan \(rows are counted from 0\)"),
-        (_label(5, 10), r"bad\.npz: y: row 5 holds label 10 .*mlp tells 10 classes apart: labels are 0 … 9"),
+        (_label(5, 10), r"bad\.npz: y: row 5 holds label 10 .*mlp has 10 classes: labels are 0 … 9"),
         (_label(39, -1), r"bad\.npz: y: row 39 holds label -1"),
-        (_label(39, -100), r"bad\.npz: y: row 39 holds label -100 .*mlp ignores none, so leave such rows out"),
+        (
+            _label(39, -100),
+            r"bad\.npz: y: row 39 holds label -100 .*mlp does not ignore labels, so leave such rows out",
+        ),
         (digits(y=np.arange(39)), r"bad\.npz: y: has 39 rows but .*bad\.npz: x has 40"),
         (digits(y=np.arange(40) / 10), r"bad\.npz: y: row 1 holds 0\.1 .*; expected a whole number"),
         (
@@ -192,7 +195,7 @@ def test_files_that_are_no_data(opstage: Command, tmp_path: Path) -> None:
         ("folder.npz", "not a .npz file that can be read"),
         ("nothing.npz", "not a .npz file that can be read"),
         ("cut.npz", "not a .npz file that can be read: File is not a zip file"),
-        ("whole.xyz", "of no known format"),
+        ("whole.xyz", "unknown format"),
     ]:
         line = refusal(opstage("train", "mlp", *TINY, "--data", name))
         assert line.startswith(name) and re.search(message, line), line

@@ -105,10 +105,10 @@ def test_the_commands_of_a_run(opstage: Command, folder: Path) -> None:
     for words, message in [
         (["evaluate", "run", "--model.hidden", "8"], "is a run, which has its own settings"),
         (["evaluate", "nowhere"], "unknown model 'nowhere'"),
-        (["predict", "nowhere", "--data", "rows.npz", "--out", "p.csv"], "nowhere: no such run directory"),
+        (["predict", "nowhere", "--data", "rows.npz", "--out", "p.csv"], "nowhere: the run directory does not exist"),
         (["predict", "run", "--data", "rows.npz", "--out", "p.txt"], "predictions are written as .csv or .npz"),
         (["export", "run", "-o", "m.txt"], "the name says no format"),
-        (["export", "run", "-o", "no/where/m.onnx", "--which", "ema"], "has no moving average"),
+        (["export", "run", "-o", "no/where/m.onnx", "--which", "ema"], "lacks a moving average"),
         (["graph", "run", "--model.hidden", "9"], "is a run, which has its own settings"),
     ]:
         code, out, err = opstage(*words)
@@ -142,16 +142,16 @@ def test_a_run_keeps_its_models_files_and_goes_on_with_them(opstage: Command, fo
 @pytest.mark.parametrize(
     ("text", "word", "message"),
     [
-        ("x = 1\n", "m.py", "m.py: has no model"),
+        ("x = 1\n", "m.py", "m.py: lacks a model"),
         ("import nowhere\n", "m.py", "ModuleNotFoundError: No module named 'nowhere' (m.py:1)"),
-        ("def make(config): pass\n", "m.py", "there is no dataclass Config"),
+        ("def make(config): pass\n", "m.py", "expected a dataclass Config"),
         (f"{BARE}\n{BARE.replace('def loss', 'def other')}", "m.py", "has 2 models: loss, other; name one"),
         (ALONE, "m.py --model.factr 2", "[model] has no key 'factr' (did you mean 'factor'?)"),
         (ALONE.replace("return opstage.Model", "return 3, opstage.Model"), "m.py", "returned a tuple"),
         (ALONE.replace("line =", "1 / 0; line ="), "m.py", "ZeroDivisionError"),
         ("", "gone.py", "no such file"),
         (BARE, "m.py:los", "has no 'los' (did you mean 'loss'?)"),
-        (BARE, "m.py", "has no data of its own; name a file with --data FILE"),
+        (BARE, "m.py", "lacks default data; name a file with --data FILE"),
         ("import opstage\nRECIPE = 3\ndef make(): pass\n", "m.py", "RECIPE is an int; expected an opstage.Recipe"),
     ],
 )
@@ -175,7 +175,7 @@ BATCH = '(Spec(("B", config.inputs)), Spec("B", dtype="int64"))'
         ("def outputs(ops, params, x,", "def outputs(ops, params, z,", "its outputs take z, which is none of the loss"),
         ('Spec("B", dtype="int64")),', 'Spec("B", dtype="int64"), Spec("B")),', "x, y, and batch= has 3 Specs"),
         (BATCH, 'Spec("B 64")', "batch= is a Spec; give a tuple"),
-        (BATCH, '("B 64", "B int64")', "batch= holds a text"),
+        (BATCH, '("B 64", "B int64")', "batch= has a string"),
         ("loss=partial(loss, config=config)", "loss=3", "loss= must be a program"),
     ],
 )

@@ -23,7 +23,7 @@ def test_it_is_checked_and_drawn_without_a_loss(opstage: Command, net: str, tmp_
     assert code == 0, err
     assert "batch" in (tmp_path / "net.html").read_text()
     code, _, err = opstage("train", net, "--data", "rows.csv", "--data.label", "kind")
-    assert code == 2 and "has no loss" in err and "--model.loss cross_entropy" in err
+    assert code == 2 and "lacks a loss" in err and "--model.loss cross_entropy" in err
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -60,7 +60,7 @@ def test_a_file_without_a_loss_predicts_and_is_timed(opstage: Command, net: str,
         figures = json.loads(out)
         assert (figures["measured"], figures["batch_size"], figures["parameters"]) == ("predictions", 3, 80)
     for words, message in (
-        (("bench", net, "--at", "T=3"), "has no size of this name"),
+        (("bench", net, "--at", "T=3"), "lacks a size of this name"),
         (("bench", net, "--profile"), "has no loss"),
         (("predict", "gone.onnx", "--data", "x.npz", "--out", "p.npz"), "cannot be read"),
         (("predict", net, "--data", "rows.csv", "--out", "p.txt"), ".csv or .npz"),

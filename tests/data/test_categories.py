@@ -91,7 +91,7 @@ def test_names_for_floats_need_a_say(tmp_path: Path) -> None:
     [
         (
             {"colour": ["red", "gren"]},
-            "column colour is 'gren', which is no category of the data that were trained on ",
+            "column colour is 'gren', which is not a category of the training data ",
         ),
         ({"colour": ["red", "gren"]}, "(did you mean 'green'?); these are blue, green, red"),
         ({"colour": ["red", ""]}, "column colour is empty; expected the name of a category"),
@@ -140,7 +140,7 @@ def test_columns_go_where_settings_say(tmp_path: Path, form: str, columns: str) 
     ("columns", "message"),
     [
         ("x=weight,size; zz=colour", "data.columns names 'zz', which is not an argument of the model"),
-        ("x=weight,size", "data.columns says no columns for 'z', and none has its name; add '; z=COLUMN,…'"),
+        ("x=weight,size", "data.columns lacks columns for 'z', and no column has its name; add '; z=COLUMN,…'"),
         ("x=weight,sise; z=colour", "no column is called 'sise' (did you mean 'size'?)"),
         ("x=weight,kind; z=colour", "column 'kind' would go to two places"),
         ("x=weight,size,colour,kind; z=*; y=kind2", "gives 'z' the columns left over, and none is"),

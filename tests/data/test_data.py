@@ -44,9 +44,9 @@ def test_dataset_holds_its_arrays() -> None:
     assert (len(data), data.names) == (3, ("x", "y"))
     assert data["x"] is x
     assert data.take(np.array([2, 0]))["y"].tolist() == [3, 1]
-    with pytest.raises(UsageError, match=r"no array 'labels'; there are x, y"):
+    with pytest.raises(UsageError, match=r"array 'labels' is missing; the dataset has x, y"):
         data["labels"]
-    with pytest.raises(UsageError, match=r"no array 'Y1' \(did you mean 'y1'\?\)"):
+    with pytest.raises(UsageError, match=r"array 'Y1' is missing \(did you mean 'y1'\?\)"):
         from_arrays(x1=x, y1=y)["Y1"]
 
 
@@ -128,7 +128,7 @@ def folder(tmp_path: Path) -> Path:
         (lambda f: from_npz(f / "nan.npz"), "nan.npz: images: row 3 holds nan"),
         (
             lambda f: from_npz(f / "nan.npz", ["lables"]),
-            "no array 'lables' (did you mean 'labels'?); the file has images, labels",
+            "array 'lables' is missing (did you mean 'labels'?); the file has images, labels",
         ),
         (lambda f: from_npz(f / "none.npz"), "none.npz: the dataset is empty: the file has no array"),
         (lambda f: from_npz(f / "nan.npz", []), "nan.npz: the dataset is empty: no array was asked for"),
@@ -189,7 +189,7 @@ def test_a_split_without_classes() -> None:
         ({"test": 0.99}, "leaves one part empty"),
         ({"test": 1.5}, "leaves one part empty"),
         ({"seed": -1}, "seed=-1 is not a seed"),
-        ({}, "no array 'y'; there are x"),
+        ({}, "array 'y' is missing; the dataset has x"),
         ({"stratify": "x"}, "cannot stratify by x: expected integer labels of shape (10,)"),
     ],
 )
@@ -278,7 +278,7 @@ def test_only_keeps_the_arrays_asked_for_in_that_order() -> None:
     assert part.names == part.origins == ("z", "x")
     assert part["z"] is data["z"]
     assert part["x"] is data["x"]
-    with pytest.raises(UsageError, match=r"no array 'w'.*there are x, y, z"):
+    with pytest.raises(UsageError, match=r"array 'w' is missing.*the dataset has x, y, z"):
         data.only("w")
 
 

@@ -121,7 +121,7 @@ def test_a_file_whose_order_nobody_asked_for_gives_no_batches_by_position(ahead:
         assert set(dataset.names) == {"x", "y"}
         np.testing.assert_array_equal(dataset["x"], X)
         loader = Loader(dataset.take(np.arange(8)), 4)
-        with pytest.raises(UsageError, match=r"have no order.*dataset\.only\('x', 'y'\), or keys="):
+        with pytest.raises(UsageError, match=r"have no defined order.*dataset\.only\('x', 'y'\), or keys="):
             next((Prefetch(loader) if ahead else loader).epoch(0))
         for x, y in Loader(dataset.only("x", "y"), 4).epoch(0):
             assert x.shape == (4, 2) and y.shape == (4,)
@@ -130,10 +130,18 @@ def test_a_file_whose_order_nobody_asked_for_gives_no_batches_by_position(ahead:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Dataset], Any, str]] = {
-    "other names, no order": (lambda f: from_npz(f / "ab.npz"), loss, r"arrays b, a, and the loss takes .* x, y; say"),
-    "one of two": (lambda f: from_arrays(y=Y, z=X), loss, "y would not be the argument of its name"),
-    "another place": (lambda f: from_arrays(a=Y, x=Y), loss, "x would not be the argument of its name"),
-    "too many": (lambda f: from_arrays(x=X, y=Y, w=W), loss, r"takes the batch arguments x, y; say .*from_arrays\(x="),
+    "other names, no order": (
+        lambda f: from_npz(f / "ab.npz"),
+        loss,
+        r"arrays b, a, and the loss takes .* x, y; name them",
+    ),
+    "one of two": (lambda f: from_arrays(y=Y, z=X), loss, "y would go to another argument than that of its name"),
+    "another place": (lambda f: from_arrays(a=Y, x=Y), loss, "x would go to another argument than that of its name"),
+    "too many": (
+        lambda f: from_arrays(x=X, y=Y, w=W),
+        loss,
+        r"takes the batch arguments x, y; name them: from_arrays\(x=",
+    ),
     "too few": (lambda f: from_arrays(x=X), loss, "the loss takes the batch arguments x, y"),
     "no names, no order": (
         lambda f: from_npz(f / "xy.npz"),
@@ -191,7 +199,7 @@ def test_the_label_of_a_table(case: str, tmp_path: Path) -> None:
     names = header.split(",")
     (tmp_path / "t.csv").write_text(f"{header}\n1,2,3\n4,5,6\n")
     if label is None:
-        with pytest.raises(UsageError, match=r"t\.csv: which column is the label\? The last is b, .*label="):
+        with pytest.raises(UsageError, match=r"t\.csv: the label is ambiguous: the last column is b, .*label="):
             from_csv(tmp_path / "t.csv", **how)
         return
     dataset = from_csv(tmp_path / "t.csv", **how)
@@ -334,9 +342,17 @@ UNBOUND: dict[str, tuple[Any, Any, str]] = {
         {"x": X, "y": Y, "v": W},
         r"x, y \(and may take w, in that order\): w is missing; v is none",
     ),
-    "dataset, too few": (loss, from_arrays(x=X), r"the dataset has the arrays x, and the loss takes .* x, y; say"),
-    "dataset, one of two": (loss, from_arrays(y=Y, z=X), r"y would not be the argument of its name"),
-    "dataset of one": (of_a_dict, from_arrays(x=X, y=Y), r"the dataset has the arrays x, y, .* arguments batch; say"),
+    "dataset, too few": (
+        loss,
+        from_arrays(x=X),
+        r"the dataset has the arrays x, and the loss takes .* x, y; name them",
+    ),
+    "dataset, one of two": (loss, from_arrays(y=Y, z=X), r"y would go to another argument than that of its name"),
+    "dataset of one": (
+        of_a_dict,
+        from_arrays(x=X, y=Y),
+        r"the dataset has the arrays x, y, .* arguments batch; name them",
+    ),
 }
 
 

@@ -99,16 +99,16 @@ def test_a_long_table_comes_whole(tmp_path: Path) -> None:
     [
         ("", "the dataset is empty"),
         ("\n\n", "the dataset is empty"),
-        ("a,b\n", "the dataset is empty: there is no row after the names"),
+        ("a,b\n", "the dataset is empty: expected a row after the names"),
         ("1,2\n3,4\n", "line 1 holds numbers where the columns' names are expected; header=False takes it for a row"),
         (
             "a;b\n1,5;2\n",
-            "row at line 2: column a is '1,5'; expected a finite number, with a decimal point: the comma is",
+            "row at line 2: column a is '1,5'; expected a finite number, with a decimal point instead of the comma",
         ),
         ("1,5;2;3\n1,5;2;3\n", "line 1 holds '1,5' where the columns' names are expected"),
         ("a,b\n1;2\n", "row at line 2 has 1 cells; expected 2; does ';' separate the cells of this file?"),
         ("a,b\n1\t2,3\n", "column a is '1\\t2'; expected a finite number; does a tab separate the cells of this file?"),
-        (",a,y\n0,1,2\n", "line 1: column 1 has no name; name it, or leave it out: pandas"),
+        (",a,y\n0,1,2\n", "line 1: column 1 lacks a name; name it, or leave it out: pandas"),
         ("a|b\n1|2\n", "has one column, 'a|b'; expected the label's and at least one more. Cells are separated by"),
         ("a\n1\n", "has one column, 'a'; expected the label's and at least one more"),
         (TABLE + "1,2\n", "row at line 5 has 2 cells; expected 3"),
@@ -325,5 +325,5 @@ def test_a_file_of_any_format(tmp_path: Path, make: Callable[[Path], Path]) -> N
 
 
 def test_a_file_of_no_known_format(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"data\.feather: of no known format; expected a name such as data\.npz"):
+    with pytest.raises(UsageError, match=r"data\.feather: unknown format; expected a name such as data\.npz"):
         from_file(tmp_path / "data.feather")

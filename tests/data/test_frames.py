@@ -74,7 +74,7 @@ def test_predict_matches_columns_by_name(trained: opstage.Trained, kind: str) ->
     ("frame", "message"),
     [
         (X[["a", "b"]], "no column is called 'c'; the columns are a, b"),
-        (X.assign(id=1), "has a column 'id' .*that the data trained on had not; drop it. They had a, b, c"),
+        (X.assign(id=1), "has a column 'id' .*which the training data lacked; drop it. They had a, b, c"),
         (X.rename(columns={"c": "C"}), "has a column 'C'"),
         (X.assign(b="u"), "column b is 'u'; expected a finite number"),
         (X.assign(b=np.where(X.b > 0, X.b, np.nan)), "column b is nan; expected a finite number"),

@@ -160,7 +160,7 @@ def test_a_folder_of_one_class_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "pets" / "cat").mkdir(parents=True)
     for i, pixels in enumerate(PIXELS):
         (tmp_path / "pets" / "cat" / f"{i}.png").write_bytes(png(pixels))
-    with pytest.raises(UsageError, match="pets: all rows are of one class, 'cat'; expected two or more to tell apart"):
+    with pytest.raises(UsageError, match="pets: all rows are of one class, 'cat'; expected two or more classes"):
         loaded(tmp_path / "pets")
 
 
@@ -193,11 +193,11 @@ def test_folders_that_are_none_of_images(folder: Path, tmp_path: Path) -> None:
             from_images(path)
     (folder / "dog" / "notes.txt").unlink()
     (folder / "stray.png").write_bytes(png(PIXELS[0]))
-    with pytest.raises(UsageError, match=r"stray\.png: an image beside the folders"):
+    with pytest.raises(UsageError, match=r"stray\.png: an image next to the folders"):
         from_images(folder)
     (folder / "stray.png").unlink()
     (folder / "emu").mkdir()
-    with pytest.raises(UsageError, match="emu: the class has no image"):
+    with pytest.raises(UsageError, match="emu: the class is empty"):
         from_images(folder)
 
 

@@ -109,7 +109,7 @@ def test_bad_rows_have_their_number_in_the_file(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"x\.npy: not a \.npy file that can be read: its header names"):
         loaded(folder)
     (folder / "x.npy").rename(folder / "xs.npy")
-    with pytest.raises(UsageError, match=r"no file x\.npy \(did you mean 'xs'\?\)"):
+    with pytest.raises(UsageError, match=r"file x\.npy is missing \(did you mean 'xs'\?\)"):
         loaded(folder)
 
 

@@ -152,7 +152,7 @@ def test_anything_else_is_read_with_care(tmp_path: Path, given: tuple[Any, ...])
         ({"a": [1], "bb": [1], "c": [1]}, "no column is called 'b' (did you mean 'bb'?); the columns are"),
         (
             {"a": [1, 1], "b": [1, 1], "c": [1, 1], "species": ["setosa", "setossa"]},
-            "row at line 3: column species is 'setossa', which is no class of the data that were trained on "
+            "row at line 3: column species is 'setossa', which is not a class of the training data "
             "(did you mean 'setosa'?)",
         ),
         ({"a": [1], "b": [1], "c": [1], "species": [0]}, "column species holds numbers; expected the names of classes"),
@@ -170,7 +170,7 @@ def test_new_data_that_do_not_fit(tmp_path: Path, columns: dict[str, Any], messa
     ("config", "message"),
     [
         (mlp.Config(), "; set --model.inputs 3 --model.classes 3"),
-        (mlp.Config(inputs=(3,)), "3 classes, setosa, versicolor, virginica, but mlp tells 10 apart; set --model.clas"),
+        (mlp.Config(inputs=(3,)), "3 classes, setosa, versicolor, virginica, but mlp has 10 classes; set --model.clas"),
         (mlp.Config(inputs=(3,), classes=2), "; set --model.classes 3"),
         (mlp.Config(inputs=(4,), classes=3), '(3,), but mlp takes x of Spec("B 4"); set --model.inputs 3'),
     ],
@@ -377,13 +377,13 @@ def test_classes_of_new_data_are_those_of_the_run(tmp_path: Path) -> None:
         assert named.labelled(source)["y"].tolist() == [2, 1, 2]
         with pytest.raises(UsageError, match="had numbers"):
             numbered.labelled(source)
-    with pytest.raises(UsageError, match="'fox' that the data trained on had not"):
+    with pytest.raises(UsageError, match="'fox', which the training data lacked"):
         named.labelled(from_csv(tmp_path / "other.csv", label="kind"))
     with pytest.raises(UsageError, match="numbers for labels"):
         named.labelled(from_csv(tmp_path / "numbers.csv", label="kind"))
     np.savez(tmp_path / "rows.npz", x=np.ones((2, 1)), a=np.zeros((2, 1)))
     assert named.inputs(tmp_path / "rows.npz", ["x"])["x"].tolist() == [[1], [1]]
-    with pytest.raises(UsageError, match="all must be alike"):
+    with pytest.raises(UsageError, match="all rows must have one shape"):
         named.inputs({"x": [[1], [1, 2]]}, ["x"])
 
 

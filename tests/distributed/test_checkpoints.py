@@ -17,7 +17,7 @@ import opstage
 from opstage import Options, UsageError, optim
 from opstage.distributed.processes import world
 from opstage.files import Disk, WriteError
-from opstage.runs.processes import DisagreementError, written_together
+from opstage.runs.processes import DisagreementError, raise_together
 from opstage.safetensors_files import stream
 from opstage.training import checkpoint
 from opstage.training.state import OptimizerState
@@ -176,7 +176,7 @@ def test_a_full_disk_is_the_error_of_all_processes_and_the_old_checkpoint_stays(
         trainer, state = stepped(mesh="data=2", zero=zero)
         trainer.advance(RULE, state, batch())
         folder = tmp_path if transport.process == 0 else None
-        with pytest.raises(DisagreementError) as caught, written_together(transport):
+        with pytest.raises(DisagreementError) as caught, raise_together(transport):
             checkpoint.save(folder, unfetched(trainer, state), disk=FullDisk(2 * TENSOR + 4096))
         trainer.advance(RULE, state, batch())  # all are at one place, and could go on
         return str(caught.value)

@@ -241,7 +241,7 @@ WRONG = (
     Wrong("ScalarTrainer", lambda: opstage.scalar_trainer(elements, [1.0]).step(0.1), "error: loss", "ValidationError"),
     Wrong("Accumulate", lambda: opstage.Accumulate(0), "accumulate: parts must be"),
     Wrong("plan", lambda: opstage.plan("nosuch", at={"B": 3}), "the argument MODEL"),
-    Wrong("load", lambda: opstage.load(MISSING), f"{MISSING}: no such run"),
+    Wrong("load", lambda: opstage.load(MISSING), f"{MISSING}: the run directory does not exist"),
     Wrong("fit", lambda: opstage.fit("nosuch", rows()), "unknown model"),
     Wrong("Session", lambda: opstage.Session().input("abc"), "input: a tensor"),
     Wrong("Session", lambda: opstage.Session().backward(ANY), "backward got an int", "ProgramError"),
@@ -359,7 +359,7 @@ WRONG = (
         "ValidationError",
     ),
     Wrong("data.from_arrays", lambda: data.from_arrays(x=np.ones(4), y=np.ones(3)), "y: has 3 rows"),
-    Wrong("data.from_file", lambda: data.from_file("a.foo"), "a.foo: of no known format"),
+    Wrong("data.from_file", lambda: data.from_file("a.foo"), "a.foo: unknown format"),
     Wrong(
         "data.from_frame",
         lambda: data.from_frame(np.array([(1.0, 2)], [("a", "f8"), ("y", "i8")]), label="z"),

@@ -158,12 +158,12 @@ def loaded(value: Any) -> Any:
 
 
 def predicted(value: Any) -> Any:
-    from opstage.runs.predictions import predictor_of
+    from opstage.runs.predictions import initial_predictor
 
     shape, dtype = np.shape(as_numpy(value)), as_numpy(value).dtype.kind
     spec = opstage.Spec(("B", *shape[1:]), {"f": None, "b": "bool"}.get(dtype, "int64"))
     model = Model("m", None, np.ones(()), None, None, (spec,), None, lambda ops, p, x: {"out": x})
-    return predictor_of(model, DOUBLE)(value)["out"]
+    return initial_predictor(model, DOUBLE)(value)["out"]
 
 
 def session(value: Any) -> Any:

@@ -154,7 +154,7 @@ def test_a_model_without_a_recipe_needs_its_sizes() -> None:
     [
         ({"at": {"B": 8}, "on": "h10"}, "did you mean 'h100'"),
         ({"at": {"B": 8, "C": 1}, "on": "h100"}, "C"),
-        ({"at": {"B": 8}, "steps": 0}, "at least one"),
+        ({"at": {"B": 8}, "steps": 0}, "at least 1"),
         ({"at": {"B": 8}, "steps": 1, "epochs": 1}, "one of them"),
         ({"at": {"B": 8}, "options": Options(dtype="exact")}, "no calibration for fractions"),
         ({"at": {"B": 8}, "options": Options(backend="shape_check")}, "no calibration for backend"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from opstage.runs.charts import Curve, Curves, data_uri, panel_svg, thinned
+from opstage.runs.charts import Curve, Curves, data_uri, panel_svg, thin_curve
 
 
 def test_a_png_is_read_back() -> None:
@@ -34,7 +34,7 @@ def test_values_that_are_not_finite_are_left_out_of_a_curve() -> None:
 def test_a_long_curve_keeps_its_extremes() -> None:
     values = np.random.default_rng(0).normal(size=20_000)
     curve = Curve("x", tuple(enumerate(values.tolist())))
-    kept = thinned(curve)
+    kept = thin_curve(curve)
     assert len(kept) <= 1000
     assert [x for x, _ in kept] == sorted(x for x, _ in kept)
     assert max(y for _, y in kept) == values.max()

@@ -64,7 +64,7 @@ def test_another_process_is_named_and_what_it_leaves_when_killed_is_taken_over(t
 
 
 def test_a_directory_with_a_run_is_reopened_and_not_started_again(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no run to resume"):
+    with pytest.raises(UsageError, match=r"cannot be resumed: config\.toml is missing"):
         RunDirectory.reopen(tmp_path)
     (tmp_path / CONFIG).write_text("")
     with pytest.raises(UsageError, match="holds a run already; continue it with --resume"):

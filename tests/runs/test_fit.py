@@ -158,7 +158,7 @@ def digits_as_rows() -> Any:
     [
         (3, None, {}, "an int cannot be trained"),
         ("mpl", None, {}, "unknown model 'mpl' .did you mean 'mlp'"),
-        (line(), None, {}, "has no data of its own"),
+        (line(), None, {}, "lacks default data"),
         (line(), (X,), {}, "data is 1 arrays, but the loss of line takes x, target"),
         (line(), (X, Y[:-1]), {}, "has 95 rows but x has 96"),
         (line(), {"x": X, "y": Y}, {}, "has the arrays x, y, and the loss takes the batch arguments x, target"),
@@ -188,11 +188,11 @@ def test_numbers_that_are_not_finite_stop_it() -> None:
 def test_a_model_that_is_not_its_files_is_one_made_in_python(tmp_path: Path) -> None:
     import dataclasses
 
-    from opstage.runs.model_files import defined_by
+    from opstage.runs.model_files import define_model
 
-    assert defined_by(model("mlp", SMALL)).word == "mlp"
+    assert define_model(model("mlp", SMALL)).word == "mlp"
     changed = dataclasses.replace(model("mlp", SMALL), outputs=lambda ops, params, x: {"n": derived.dropout})
-    assert defined_by(changed).word == "python:mlp"
+    assert define_model(changed).word == "python:mlp"
 
 
 def test_the_best_epoch_of_a_run_is_kept_in_it(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_imports_within_functions_are_refused_where_a_run_is_kept(tmp_path: Path
     )
     path = written(tmp_path / "a", 1.0, late)
     assert factor(fitted(path)) == 1.0
-    with pytest.raises(UsageError, match=r"model\.py:11: imports a file beside it when a function is called"):
+    with pytest.raises(UsageError, match=r"model\.py:11: imports a file next to it when a function is called"):
         fitted(path, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     sys.modules.pop("helper", None)

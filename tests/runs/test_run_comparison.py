@@ -122,12 +122,12 @@ def test_a_setting_that_no_run_writes_is_shown_all_the_same(
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda run: shutil.rmtree(run), r"holds no run to report: it has no config\.toml"),
-        (lambda run: (run / "config.toml").unlink(), r"holds no run to report: it has no config\.toml"),
+        (lambda run: shutil.rmtree(run), r"cannot be reported: config\.toml is missing"),
+        (lambda run: (run / "config.toml").unlink(), r"cannot be reported: config\.toml is missing"),
         (lambda run: (run / "config.toml").write_text("[run"), "config"),
-        (lambda run: (run / "run.json").unlink(), r"holds no whole run: it has no run\.json"),
+        (lambda run: (run / "run.json").unlink(), r"cannot be reported: run\.json is missing"),
         (lambda run: (run / "run.json").write_text("{"), "cannot be read as the description of a run"),
-        (lambda run: (run / "run.json").write_text('{"data": {}, "parameters": "x"}'), "parameters are no number"),
+        (lambda run: (run / "run.json").write_text('{"data": {}, "parameters": "x"}'), "parameters: expected a number"),
         (lambda run: (run / "metrics.jsonl").write_text("{}\n{}\n"), r"metrics\.jsonl:1"),
     ],
 )

@@ -122,13 +122,17 @@ def test_a_run_is_judged_by_what_it_held_out(run: Path, copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("config.toml", "holds no run to use"), ("checkpoint/checkpoint.json", "without parameters")]
+    ("name", "message"),
+    [
+        ("config.toml", "use: expected a run, but config.toml is missing"),
+        ("checkpoint/checkpoint.json", "without parameters"),
+    ],
 )
 def test_a_run_that_is_not_whole_is_refused(copy: Path, name: str, message: str) -> None:
     (copy / name).unlink()
     with pytest.raises(UsageError, match=message):
         load(copy)
-    with pytest.raises(UsageError, match="no such run directory"):
+    with pytest.raises(UsageError, match="the run directory does not exist"):
         load(copy / "nowhere")
 
 
@@ -147,8 +151,8 @@ def test_the_best_epoch_and_the_moving_average(tmp_path: Path, run: Path) -> Non
     assert {f"ema_{name}": value for name, value in average.items()}.items() <= last.items()
     assert load(out).evaluate()["loss"] == last["loss"] != average["loss"]
     for which, message in [
-        ("best", "has kept no best epoch"),
-        ("ema", "has no moving average"),
+        ("best", "lacks a best epoch"),
+        ("ema", "lacks a moving average"),
         ("emma", "mean 'ema'"),
     ]:
         with pytest.raises(UsageError, match=message):
@@ -160,7 +164,7 @@ def test_a_configuration_of_another_model_is_refused(copy: Path, setting: str, o
     text = (copy / "config.toml").read_text()
     assert setting in text
     (copy / "config.toml").write_text(text.replace(setting, other))
-    with pytest.raises(UsageError, match=rf"says model.{re.escape(other)}, but the run was trained with"):
+    with pytest.raises(UsageError, match=rf"has model.{re.escape(other)}, but the run was trained with"):
         load(copy)
 
 
@@ -169,7 +173,7 @@ def test_a_checkpoint_of_another_model_is_refused(copy: Path, tmp_path: Path) ->
     train(configure("mlp", values=values, environ={}))
     shutil.rmtree(copy / "checkpoint")
     shutil.copytree(tmp_path / "wide" / "checkpoint", copy / "checkpoint")
-    with pytest.raises(UsageError, match=r"says model.hidden = \[16\], but the run was trained with \[17\]"):
+    with pytest.raises(UsageError, match=r"has model.hidden = \[16\], but the run was trained with \[17\]"):
         load(copy)
 
 
@@ -297,7 +301,7 @@ def test_a_model_that_onnxruntime_refuses_or_computes_otherwise_is_not_written(
     trained = load(run)
     with monkeypatch.context() as refused:
         refused.setattr(onnxruntime, "InferenceSession", refusing)
-        with pytest.raises(UsageError, match=r"does not run the model, and nothing is written: .*no kernel"):
+        with pytest.raises(UsageError, match=r"cannot run the model, so nothing is written: .*no kernel"):
             export(trained, tmp_path / "m.onnx", "onnx")
     honest = trained.predictor.__call__
     wrong = lambda *inputs: {**honest(*inputs), "probabilities": honest(*inputs)["probabilities"] + 0.01}  # noqa: E731
@@ -348,8 +352,8 @@ def test_predictions_in_files(tmp_path: Path) -> None:
         assert np.array_equal(file["probabilities"], outputs["probabilities"])
     for path, given, message in [
         ("p.txt", outputs, "predictions are written as .csv or .npz"),
-        ("q.csv", {"image": np.zeros((2, 3, 3))}, "which no table holds"),
-        ("q.csv", {"a": np.zeros(2), "b": np.zeros(3)}, "do not have a row for each prediction"),
+        ("q.csv", {"image": np.zeros((2, 3, 3))}, "which does not fit a table"),
+        ("q.csv", {"a": np.zeros(2), "b": np.zeros(3)}, "expected outputs with a row for each prediction"),
         ("no/q.csv", outputs, "no/q.csv"),
         ("q.npz", {"file": np.zeros(2)}, "another name"),
     ]:
@@ -375,11 +379,11 @@ def test_half_a_run_is_refused(opstage_csv: Path, tmp_path: Path) -> None:
     text = (changed / "preparation.json").read_text()
     (changed / "preparation.json").write_text(text.replace('"center": [', '"center": [9,'))
     shutil.rmtree(untrained / "checkpoint")
-    missing = "is missing, without which the run's data cannot be read alike"
+    missing = "is missing, without which the run's data cannot be read in the same way"
     for directory, message in ((lost, missing), (without, r"run\.json: is missing"), (changed, "has changed, without")):
         with pytest.raises(UsageError, match=message):
             load(directory)
-    for directory, message in ((lost, missing), (untrained, "has trained, but its checkpoint is gone")):
+    for directory, message in ((lost, missing), (untrained, "has trained, but its checkpoint is missing")):
         with pytest.raises(UsageError, match=message):
             train(configure_resumed(directory, environ={}), resume=True)
 

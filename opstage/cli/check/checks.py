@@ -15,7 +15,7 @@ from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check.finding import Finding
 from ...interpreters.shape_check.formats.document import CheckOutcome, Section, Unusable
 from ...models import Model
-from ...models.model import MAKE, models_in
+from ...models.model import MAKE, list_models
 from ...ops.errors import OpstageError, UsageError
 from ...ops.mesh import mesh_of
 from ...ops.spec import Shapes, Spec, as_specs, declared, read_claims, read_inputs
@@ -137,7 +137,7 @@ def check_user(request: Request) -> Iterator[CheckOutcome]:
                 return
             programs = {request.function: find_program(module, request.function)}
         else:
-            programs, models = declaring(module), models_in(module)
+            programs, models = declaring(module), list_models(module)
             for name in models:
                 yield _check_model(request.label if len(models) == 1 else f"{request.label}:{name}", module, request)
             if models and not programs:
@@ -169,14 +169,14 @@ def check_user(request: Request) -> Iterator[CheckOutcome]:
 
 def _check_model(word: str, module: ModuleType, request: Request) -> CheckOutcome:
     """Return the outcome for a model in the file, configured by the request's flags."""
-    from ...runs.model_files import defined_in
+    from ...runs.model_files import define_module
     from ...runs.settings import configure
 
     asked = request.asked
     flags = Layer(asked.settings, {path: f"--{path}" for path in asked.settings}, text=True)
     options = Layer.of({f"options.{name}": value for name, value in asked.options.items()}, "the command line")
     try:
-        defined = defined_in(word, Path(module.__file__ or word), module)
+        defined = define_module(word, Path(module.__file__ or word), module)
         configuration = configure(word, file=asked.config, flags=[options, flags], defined=defined)
         return check_shipped(configuration.settings, asked)
     except Refusal as error:

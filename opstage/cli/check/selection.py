@@ -101,7 +101,7 @@ def _declares(node: ast.AST) -> bool:
 
 
 def _is_model(node: ast.stmt) -> bool:
-    """Whether a statement defines something that `models_in` would find."""
+    """Whether a statement defines something that `list_models` would find."""
     if isinstance(node, ast.FunctionDef):
         return node.name == MAKE and len(node.args.args) <= 1
     value = getattr(node, "value", None) if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
