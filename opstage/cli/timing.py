@@ -19,7 +19,8 @@ from ..interpreters.graph.profile import Profile, profile
 from ..models import Model
 from ..ops.errors import UsageError
 from ..planning.calibration import machine_rates
-from ..runs.plan import CPU, measure_settings, plan_settings
+from ..runs.plan import CPU, measure_settings
+from ..runs.plan import plan as predict_step
 from ..runs.predictions import initial_predictor, random_inputs
 from ..runs.run_setup import Task, prepare
 from ..runs.settings import Settings, configure
@@ -233,7 +234,7 @@ def plan(
         if on != CPU:
             raise UsageError(f"--calibrate measures this machine, and the plan is for {on}; leave one of them out")
         machine_rates(settings.options.replace(mesh="", zero=0), anew=True)
-    made = plan_settings(settings, read_sizes(at), on, steps=steps, epochs=epochs, cluster=cluster)
+    made = predict_step(settings, at=read_sizes(at), on=on, steps=steps, epochs=epochs, cluster=cluster)
     found = measure_settings(settings, made) if measure else None
     if as_json:
         data = made.as_data() if found is None else made.as_data() | {"measured": found.as_data()}

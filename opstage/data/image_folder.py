@@ -69,6 +69,20 @@ def from_images(
     return Dataset(("x", "y"), (x, y), (f"{folder}: images", f"{folder}: classes"), classes=names)
 
 
+def read_image_data(
+    place: str | os.PathLike[str],
+    *,
+    size: tuple[int, int] | None,
+    channels: int,
+    labelled: bool,
+    classes: Sequence[str] | None = None,
+) -> Dataset:
+    """Return x, and with `labelled` y as `from_images` does, of a folder of images or one image."""
+    if labelled:
+        return from_images(place, size=size, channels=channels, classes=classes)
+    return Dataset(("x",), (read_images(image_paths(place), size=size, channels=channels),), (f"{place}: images",))
+
+
 def image_paths(place: str | os.PathLike[str]) -> list[Path]:
     """Return an image, the images of a folder, or those of its subfolders, sorted by name."""
     path = Path(place)

@@ -20,7 +20,7 @@ from ..ops.trees import lists_as_arrays
 from .csv_and_parquet import read_table
 from .dataset import Dataset
 from .file import read_arrays
-from .image_folder import SUFFIXES, from_images, image_names, image_paths, read_images
+from .image_folder import SUFFIXES, image_names, read_image_data
 from .memory_map import is_mapped, pieces, row_view
 from .table import (
     TABLES,
@@ -195,11 +195,8 @@ class Preparation:
         """Read images and, if requested, their classes."""
         channels, height, width = next(part.shape for part in self.parts if not part.label)
         size = (height, width) if self.resized else None
-        if any(part.label for part in parts):
-            found = from_images(path, size=size, channels=channels, classes=self.classes)
-        else:
-            paths = image_paths(path)
-            found = Dataset(("x",), (read_images(paths, size=size, channels=channels),), (str(path),))
+        labelled = any(part.label for part in parts)
+        found = read_image_data(path, size=size, channels=channels, labelled=labelled, classes=self.classes)
         arrays = [found["y" if part.label else "x"] for part in parts]
         return Dataset(tuple(part.argument for part in parts), tuple(arrays), classes=self.classes)
 

@@ -193,12 +193,10 @@ def _take(path: Path) -> FileIO:
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
-    ours = os.fstat(descriptor)
     try:
-        theirs: Any = path.stat()
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-    return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
 
 
 def _owner(descriptor: int) -> str:

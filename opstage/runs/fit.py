@@ -77,11 +77,11 @@ def fit(
     progress    show the progress: a bar on a terminal, lines elsewhere
 
     Numbers are those of `opstage train` with the same settings, bit for bit. An interrupt saves a checkpoint in
-    `out` before it is raised again. Errors about arguments are raised before anything is written.
+    `out` before it is raised again. Errors about arguments are raised before anything is written. A
+    loss that is nan or infinite raises NotFiniteError.
 
     Raises:
         UsageError: an unknown model, data or settings, or ones that do not fit together.
-        NotFiniteError: a loss that is nan or infinite.
     """
     if isinstance(model, ScalarTrainer):
         if options is not None or config is not None:
@@ -123,20 +123,17 @@ def fit(
         optimizer if isinstance(optimizer, Optimizer) else None,
     )
     task = prepare(configuration.settings, given)
-    watch = make_watcher if progress else _unwatched
     if progress and task.left_out:
         click.echo(task.left_out)
     epochs = configuration.settings.run.epochs
-    outcome = run_task(
-        task, configuration, lambda done, steps: watch(epochs, done, steps), resume=resume, callbacks=callbacks
-    )
+
+    def watch(done: int, steps: int) -> Watcher:
+        return make_watcher(epochs, done, steps) if progress else Unwatched()
+
+    outcome = run_task(task, configuration, watch, resume=resume, callbacks=callbacks)
     if progress and outcome.stopped:
         click.echo(stopped_line(len(outcome.results), epochs, outcome.stopped))
     return Trained(task.model, task.trainer, outcome.results, configuration, task.held_out, task.preparation)
-
-
-def _unwatched(epochs: int, done: int, steps: int) -> Watcher:
-    return Unwatched()
 
 
 def _definition(model: Any, data: Data, metrics: Any, outputs: Any) -> tuple[Definition, Any]:

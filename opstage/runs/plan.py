@@ -41,7 +41,7 @@ CPU = "cpu"
 
 
 def plan(
-    model: str | os.PathLike[str] | Model,
+    model: str | os.PathLike[str] | Model | Settings,
     *,
     at: Mapping[str, int] = MappingProxyType({}),
     on: str | Rates = CPU,
@@ -53,7 +53,7 @@ def plan(
 ) -> StepPlan:
     """Predict the time of a training step of `model`, its memory, and what a run of such steps takes.
 
-    model       a shipped model's name, a model file, a run directory, or a `Model`
+    model       a shipped model's name, a model file, a run directory, a `Model`, or `Settings`
     at          a number for every named size of the batch, {"B": 64}; the recipe's for those left out
     on          `cpu`, this machine, whose rates are measured once and kept; `a100`, `h100` or `h200`, by published
                 peaks; a TOML file that describes a device; or `Rates`
@@ -72,46 +72,27 @@ def plan(
         if epochs is not None:
             raise UsageError("a Model lacks data, so the length of an epoch is unknown: give steps= instead")
         return _planned(model, optimizer, None, options or Options(), at, on, steps, cluster)
-    settings = model_settings(os.fspath(model))
+    settings = model if isinstance(model, Settings) else model_settings(os.fspath(model))
     if options is not None:
         settings = replace(settings, options=options)
-    return plan_settings(settings, at, on, optimizer=optimizer, steps=steps, epochs=epochs, cluster=cluster)
-
-
-def model_settings(model: str) -> Settings:
-    """Return the settings of a model as train uses them, or of a run as it was configured."""
-    return configure_saved(Path(model), "plan").settings if Path(model).is_dir() else configure(model).settings
-
-
-def plan_settings(
-    settings: Settings,
-    at: Mapping[str, int],
-    on: str | Rates = CPU,
-    *,
-    optimizer: Optimizer | None = None,
-    steps: int | None = None,
-    epochs: int | None = None,
-    cluster: str | Machines | None = None,
-) -> StepPlan:
-    """Return the plan of a configured model; see `plan`."""
-    model = settings.defined.make(settings.model)
-    batch = batch_size_name(model)
-    training = cache(lambda: load_data(settings, model, settings.defined.recipe).training)
-    at = {**_sizes_of_recipe(settings, model, at, training), **at}
+    made = settings.defined.make(settings.model)
+    batch = batch_size_name(made)
+    training = cache(lambda: load_data(settings, made, settings.defined.recipe).training)
+    at = {**_sizes_of_recipe(settings, made, at, training), **at}
     if steps is not None and epochs is not None:
         raise UsageError("steps and epochs exclude each other; give one of them")
     for name, count in (("steps", steps), ("epochs", epochs)):
         if count is not None and count < 1:
             raise UsageError(f"{name} = {count}: expected at least 1")
-    model.require_loss()
+    made.require_loss()
     if settings.optimizer.freeze.strip() or settings.parts != 1:
         what = "optimizer.freeze" if settings.optimizer.freeze.strip() else "accumulate"
         raise UsageError(f"planning with {what} is not supported; leave it out")
     if epochs is not None:
-        require_sizes(model, at, settings.options)
+        require_sizes(made, at, settings.options)
         if batch is None:
             raise UsageError(
-                f"model {model.name}: the batch lacks a named size, so the length of an epoch is unknown; give steps"
+                f"model {made.name}: the batch lacks a named size, so the length of an epoch is unknown; give steps"
             )
         rows = len(training())
         steps = epochs * (rows // at[batch])
@@ -119,8 +100,13 @@ def plan_settings(
             raise UsageError(
                 f"an epoch of {rows} samples is smaller than a batch of {at[batch]}; give a smaller {batch}"
             )
-    made = optimizer if optimizer is not None else settings.optimizer.make()
-    return _planned(model, made, settings.optimizer.make_clip(), settings.options, at, on, steps, cluster)
+    optimizer = optimizer if optimizer is not None else settings.optimizer.make()
+    return _planned(made, optimizer, settings.optimizer.make_clip(), settings.options, at, on, steps, cluster)
+
+
+def model_settings(model: str) -> Settings:
+    """Return the settings of a model as train uses them, or of a run as it was configured."""
+    return configure_saved(Path(model), "plan").settings if Path(model).is_dir() else configure(model).settings
 
 
 def measure_settings(settings: Settings, made: StepPlan) -> StepComparison:

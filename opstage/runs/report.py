@@ -92,7 +92,7 @@ def classification_html(made: Classification, classes: Sequence[str] | None = No
     scores = [
         [name, made.counts[i].sum(), *[_percent(column[i]) for column in columns]] for i, name in enumerate(names)
     ]
-    scores.append(["mean of classes", made.counts.sum(), *[_percent(_mean(column)) for column in columns]])
+    scores.append(["mean", made.counts.sum(), *[_percent(_mean(column)) for column in columns]])
     return render(
         "classification.html",
         names=names,

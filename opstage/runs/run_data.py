@@ -13,7 +13,7 @@ from ..config import spelled
 from ..data import Dataset, Loader, train_test_split
 from ..data.csv_and_parquet import read_table
 from ..data.file import array_names, is_array_folder, read_arrays
-from ..data.image_folder import from_images, image_paths, read_images
+from ..data.image_folder import read_image_data
 from ..data.memory_map import is_mapped
 from ..data.preparation import ArgumentData, Form, Preparation, from_table, learn
 from ..data.table import (
@@ -279,11 +279,7 @@ def _of_images(
     if data.label:
         raise UsageError(f"{file}: data.label is the name of a column; classes of images are the folders' names")
     channels = 1 if str(specs[inputs[0]].entries[1]) == "1" else 3
-    size = data.image_size()
-    if labels:
-        found = from_images(file, size=size, channels=channels)
-    else:
-        found = Dataset(("x",), (read_images(image_paths(file), size=size, channels=channels),), (f"{file}: images",))
+    found = read_image_data(file, size=data.image_size(), channels=channels, labelled=bool(labels))
     own = {name: "y" if name in labels else "x" for name in specs}
     arrays, origins = [found[n] for n in own.values()], [found.origins[found.names.index(n)] for n in own.values()]
     dataset = Dataset(tuple(own), tuple(arrays), tuple(origins), classes=found.classes)
