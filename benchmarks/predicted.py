@@ -95,7 +95,7 @@ def measure(backend: str, names: list[str], rounds: int) -> list[dict[str, Any]]
     from opstage import Options
     from opstage.planning.calibration import measure_rates
     from opstage.planning.step_plan import compare
-    from opstage.runs.plan import model_settings, plan_settings, timed_step
+    from opstage.runs.plan import model_settings, plan, timed_step
 
     options = Options(backend=backend)
     settings = {name: replace(model_settings(name), options=options) for name in names}
@@ -109,7 +109,7 @@ def measure(backend: str, names: list[str], rounds: int) -> list[dict[str, Any]]
     rates = fastest_rates(calibrations)
     rows = []
     for name in names:
-        made = plan_settings(settings[name], SIZES[name], rates)
+        made = plan(settings[name], at=SIZES[name], on=rates)
         found = compare(made, steps[name], rounds=5, seconds=0.5)
         off = [
             {"name": row.name, "predicted_ms": 1e3 * row.predicted, "measured_ms": 1e3 * row.measured}

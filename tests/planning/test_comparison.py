@@ -11,7 +11,7 @@ from opstage import Options
 from opstage.ops.errors import UsageError
 from opstage.planning.rates import MEASURED, KernelPoint
 from opstage.planning.step_plan import Compared, StepComparison, compare, plan_step
-from opstage.runs.plan import measure_settings, model_settings, plan_settings, timed_step
+from opstage.runs.plan import measure_settings, model_settings, plan, timed_step
 from tests.planning.flat import FLAT
 
 SIZES: dict[str, dict[str, int]] = {"mlp": {"B": 4}, "lstm": {"B": 2}, "pinn": {"B": 4}}
@@ -20,7 +20,7 @@ RATES = replace(FLAT, origin=MEASURED)
 
 def comparison(name: str, backend: str) -> StepComparison:
     settings = replace(model_settings(name), options=Options(backend=backend))
-    made = plan_settings(settings, SIZES[name], RATES)
+    made = plan(settings, at=SIZES[name], on=RATES)
     return compare(made, timed_step(settings, SIZES[name]), rounds=1, seconds=0.0)
 
 
@@ -48,7 +48,7 @@ def test_a_prediction_that_is_off_is_named() -> None:
 
 def test_a_step_that_is_planned_for_another_device_is_not_measured() -> None:
     settings = model_settings("mlp")
-    made = plan_settings(settings, {"B": 4}, "h100")
+    made = plan(settings, at={"B": 4}, on="h100")
     with pytest.raises(UsageError, match="planned for NVIDIA H100 SXM, and measured on this machine"):
         measure_settings(settings, made)
 
