@@ -124,7 +124,7 @@ def test_a_dtype_without_a_form_on_the_device_is_an_error_until_one_is_registere
 def test_a_registered_wire_format_is_how_a_dtype_is_uploaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opstage.ops.host_arrays._FORMATS", {})
     exact, halves = Options(device="cuda", dtype="exact"), np.array([Fraction(1, 2), Fraction(-3, 4)])
-    with pytest.raises(UsageError, match="a tensor of exact has no form on the device"):
+    with pytest.raises(UsageError, match="a tensor of exact is not supported on the device"):
         opstage.run(lambda ops, x: x, halves, options=exact)
     opstage.register_wire_format("exact", lambda array: array.astype(np.float32))
     doubled = opstage.run(lambda ops, x: ops.add(x, x), halves, options=exact)

@@ -172,7 +172,7 @@ def test_after_an_error_that_ends_the_use_of_the_gpu_every_call_says_so(api: Fai
         try:
             trainer.step(0.5, X, Y)
         except DeviceError as error:
-            assert re.search(f"failed when .*{ENDING}.*the op asked for last", str(error))
+            assert re.search(f"failed when .*{ENDING}.*the last op started", str(error))
             assert error.lost
         else:
             assert api.count < api.fails_at, "a call failed and nobody was told"

@@ -72,7 +72,7 @@ def test_the_product_has_the_same_bits_whether_or_not_it_is_joined_with_the_sum(
 
 def test_a_dtype_without_a_form_on_the_device_is_refused() -> None:
     module = ScalarModuleDef(DECLARED, loss).instantiate(CUDA.replace(dtype="float64", validate=False))
-    with pytest.raises(UsageError, match="float64 has no form on the device"):
+    with pytest.raises(UsageError, match="float64 is not supported on the device"):
         module.forward()
 
 

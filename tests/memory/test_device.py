@@ -72,7 +72,7 @@ def test_what_cannot_be_answered() -> None:
         layers(1).largest("B", "1MiB")
     with pytest.raises(UsageError, match=r"depends on B: give a number"):
         layers(1).at()
-    with pytest.raises(UsageError, match=r"float64 has no form on the device"):
+    with pytest.raises(UsageError, match=r"float64 is not supported on the device"):
         layers(1, CUDA.replace(dtype="float64"))
     with pytest.raises(UsageError, match=r"for the backends 'eager' and 'compiled', not for 'shape_check'"):
         layers(1, CUDA.replace(backend="shape_check"))

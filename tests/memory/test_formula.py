@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -103,20 +104,27 @@ def test_a_deep_model_has_a_short_formula() -> None:
     assert len(model_memory(made, ADAMW).formula().terms) <= 8
 
 
-def test_what_cannot_be_answered() -> None:
-    memory = model_memory(model("gpt"), ADAMW)
-    with pytest.raises(UsageError, match=r"depends on T: give a number, T=…"):
-        memory.at(B=4)
-    with pytest.raises(UsageError, match=r"the step has no size 'b'; it has B, T"):
-        memory.at(b=4, T=8)
-    with pytest.raises(UsageError, match=r"T <= 128 does not hold"):
-        memory.at(B=4, T=129)
-    with pytest.raises(UsageError, match=r"depends on T"):
-        memory.largest("B", "1GiB")
-    with pytest.raises(UsageError, match=r"B is the size to find"):
-        memory.largest("B", "1GiB", B=3, T=4)
-    with pytest.raises(UsageError, match=r"not even B=1, T=8 fits 1.0 MiB: it takes 2\d\.\d MiB"):
-        memory.largest("B", "1MiB", T=8)
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        pytest.param(lambda memory: memory.at(B=4), r"depends on T: give a number, T=…", id="size-missing"),
+        pytest.param(lambda memory: memory.at(b=4, T=8), "does not have a size 'b'; it has B, T", id="size-unknown"),
+        pytest.param(lambda memory: memory.at(B=4, T=129), "T <= 128 does not hold", id="size-too-large"),
+        pytest.param(lambda memory: memory.largest("B", "1GiB"), "depends on T", id="largest-size-missing"),
+        pytest.param(lambda memory: memory.largest("B", "1GiB", B=3, T=4), "B is the size to find", id="largest-set"),
+        pytest.param(
+            lambda memory: memory.largest("B", "1MiB", T=8),
+            r"not even B=1, T=8 fits 1.0 MiB: it takes 2\d\.\d MiB",
+            id="largest-none",
+        ),
+    ],
+)
+def test_memory_of_a_query_without_an_answer_is_refused(query: Callable[[Any], Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        query(model_memory(model("gpt"), ADAMW))
+
+
+def test_memory_of_an_unsupported_interpreter_is_refused() -> None:
     with pytest.raises(UsageError, match="objects of Python"):
         model_memory(model("mlp"), ADAMW, Options(dtype="exact"))
     with pytest.raises(UsageError, match="planned at numbers"):

@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -147,36 +148,15 @@ class Phantom(NDArrayOperatorsMixin):
         """Return a phantom on existing memory."""
         return cls(_carrier(shape, strides, dtype.itemsize), dtype, memory)
 
-    # Properties
-    # ---------------------------------------------------------------------------------------------------------
+    # Properties -----------------------------------------------------------------------------------------------------
 
-    @property
-    def shape(self) -> Sizes:
-        return self.carrier.shape
-
-    @property
-    def strides(self) -> Sizes:
-        return self.carrier.strides
-
-    @property
-    def ndim(self) -> int:
-        return self.carrier.ndim
-
-    @property
-    def size(self) -> int:
-        return self.carrier.size
-
-    @property
-    def nbytes(self) -> int:
-        return self.carrier.nbytes
-
-    @property
-    def itemsize(self) -> int:
-        return self.dtype.itemsize
-
-    @property
-    def flags(self) -> Any:
-        return self.carrier.flags
+    shape = property(attrgetter("carrier.shape"))
+    strides = property(attrgetter("carrier.strides"))
+    ndim = property(attrgetter("carrier.ndim"))
+    size = property(attrgetter("carrier.size"))
+    nbytes = property(attrgetter("carrier.nbytes"))
+    flags = property(attrgetter("carrier.flags"))
+    itemsize = property(attrgetter("dtype.itemsize"))
 
     def few(self) -> Array:
         """Return a small array in its place."""
