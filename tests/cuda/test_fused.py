@@ -119,12 +119,17 @@ def _cross_entropy(**static: Any) -> Program:
     return lambda ops, x, v, b: ops.cross_entropy(x, ops.iota(shape=(3,), axis=0, dtype="int32"), **static)
 
 
+def _by_places(ops: Any, x: Any) -> Any:
+    return ops.reduce_sum(x, axis=-1) * ops.cast(ops.argmax(x, axis=-1), dtype=str(x.dtype))
+
+
 # Of x (3, n), v (n) and b (3, n).
 ROWS: dict[str, Program] = {
     "sum": lambda ops, x, v, b: ops.sum(x),
     "mean": lambda ops, x, v, b: ops.reduce_mean(x, axis=-1),
     "mean of columns": lambda ops, x, v, b: ops.reduce_mean(x, axis=0),
     "max": lambda ops, x, v, b: ops.reduce_max(x, axis=-1),
+    "sums by the places of maxima": lambda ops, x, v, b: _by_places(ops, ops.concat([x, b, -x], axis=0)),
     "softmax": lambda ops, x, v, b: ops.softmax(x),
     "softmax of columns": lambda ops, x, v, b: ops.softmax(ops.transpose2d(x), axis=0),
     "log_softmax": lambda ops, x, v, b: ops.log_softmax(x),
