@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,3 +166,18 @@ def test_wrong_calls_are_refused() -> None:
     with pytest.raises(ShapeError, match="matmul") as caught:
         opstage.run(lambda ops, x: ops.remat(lambda own, x: own.matmul(x, x), x), X)
     assert caught.value.source is not None and "own.matmul(x, x)" in caught.value.source.text
+
+
+def test_exported_model_has_no_trace_of_remat(tmp_path: Path) -> None:
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+
+    def program(ops: Any, x: Any) -> Any:
+        return ops.remat(block, {name: ops.const(value) for name, value in SMALL[0].items()}, x)
+
+    path = tmp_path / "model.onnx"
+    opstage.record(program, Spec("B 4")).to_onnx(path)
+    assert {node.op_type for node in onnx.load(path).graph.node} == {"Add", "Gelu", "Identity", "MatMul"}
+    session = runtime.InferenceSession(path)
+    x = X.astype(np.float32)
+    (found,) = session.run(None, {session.get_inputs()[0].name: x})
+    np.testing.assert_allclose(found, opstage.run(program, x), rtol=1e-5, atol=1e-6)
