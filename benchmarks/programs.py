@@ -16,7 +16,7 @@ from opstage import Options, Spec
 from opstage.init import build
 from opstage.models import Model, lstm
 from opstage.ops.dims import DimScope
-from opstage.ops.mesh import mesh_of
+from opstage.ops.mesh import parse_mesh
 from opstage.ops.spec import sized
 
 
@@ -38,7 +38,7 @@ def step(workload: Any, options: Options) -> Callable[[], float]:
 def predicted(workload: Any, options: Options) -> int:
     """The bytes that a process sends in a step where each hosts one rank of the options' mesh."""
     loss, params = {Mlp: _mlp, Cnn: _cnn, Gpt: _gpt, Lstm: _lstm}[type(workload)](workload)
-    mesh = mesh_of(options.mesh)
+    mesh = parse_mesh(options.mesh)
     batch = [Spec(each.shape, "int64" if each.dtype.kind == "i" else None) for each in workload.data()]
     optimizer = opstage.optim.adamw(lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     trainer = opstage.scalar_trainer(loss, params, options=options)

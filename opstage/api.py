@@ -26,7 +26,7 @@ from .ops.tied_parameters import Places, is_identified
 from .ops.tracebacks import called_by_users
 from .ops.trees import Structure, flatten, lists_as_arrays, map_leaves, unflatten, with_scalars
 from .options import Options, options_of
-from .program_arguments import Program, argument_paths, called_with, require_arguments, with_arrays
+from .program_arguments import Program, argument_paths, bind_train, require_arguments, with_arrays
 from .transforms.anomaly import watched
 from .transforms.base_program import BaseProgram, Identity
 from .transforms.batching import require_settings
@@ -53,7 +53,7 @@ def run(program: Program, *args: Any, options: Options | None = None, train: boo
     """
     key = ("run", Identity(program), train)
     args = with_arrays(program, args)
-    program = called_with(program, train, args)
+    program = bind_train(program, train, args)
 
     return execute(value_base(program), args, options, program, key)
 
@@ -78,7 +78,7 @@ def value_and_grad(
     key = ("value_and_grad", Identity(program), train, wrt)
     require_arguments("value_and_grad", "value_and_grad(program, x)", args)
     args = with_arrays(program, args)
-    program = called_with(program, train, args)
+    program = bind_train(program, train, args)
     positions = wrt if isinstance(wrt, tuple) else (wrt,)
     for position in positions:
         if not isinstance(position, int) or isinstance(position, bool):
@@ -105,7 +105,7 @@ def vjp(
     key = ("vjp", Identity(program), train)
     require_arguments("vjp", "vjp(program, x)", args)
     args = with_arrays(program, args)
-    base = vjp_base(called_with(program, train, args))
+    base = vjp_base(bind_train(program, train, args))
     args = map_leaves(snapshot, args)
     value = run(program, *args, options=options, train=train)
 
@@ -135,7 +135,7 @@ def jvp(
     key = ("jvp", Identity(program), train)
     require_arguments("jvp", "jvp(program, (x,), (tangent,))", args, tangents)
     args, tangents = with_arrays(program, args), with_arrays(program, tangents)
-    program = called_with(program, train, tuple(args))
+    program = bind_train(program, train, tuple(args))
     result: tuple[Any, Any] = execute(jvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
     return result
 
@@ -158,7 +158,7 @@ def hvp(
     key = ("hvp", Identity(program), train)
     require_arguments("hvp", "hvp(program, (x,), (tangent,))", args, tangents)
     args, tangents = with_arrays(program, args), with_arrays(program, tangents)
-    program = called_with(program, train, tuple(args))
+    program = bind_train(program, train, tuple(args))
     return execute(hvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
 
 
@@ -202,7 +202,7 @@ def check(
     options = options_of(options)
     try:
         specs = with_arrays(program, specs)
-        written, program = program, called_with(program, train, specs)
+        written, program = program, bind_train(program, train, specs)
         trees = tuple(shapes_as_specs(spec) for spec in specs)
         places = Places.of(trees)
         leaves = places.first(flatten(tuple(as_specs(tree) for tree in trees))[0])
@@ -320,8 +320,10 @@ def _derivative(
         raise UsageError(f"wrt is the position of one of {len(args)} arguments, not {wrt!r}")
     for leaf in map(as_numpy, flatten(args[wrt])[0]):
         if leaf.dtype.kind != "f":
-            raise UsageError(f"argument {wrt} has a leaf of {leaf.dtype}, which has no derivative; make it a float")
-    program = called_with(program, train, args)
+            raise UsageError(
+                f"argument {wrt}: expected leaves of floats, got one of {leaf.dtype}. Convert it to a float"
+            )
+    program = bind_train(program, train, args)
 
     def every(ops: Any, *trees: Any) -> Any:
         return of(ops, program, *trees, wrt=wrt, chunk=chunk)
@@ -349,7 +351,7 @@ def per_sample_gradients(
     """
     key = ("per_sample_gradients", Identity(program), train, chunk)
     args = with_arrays(program, (params, *batch))
-    program = called_with(program, train, args)
+    program = bind_train(program, train, args)
 
     def of_sample(ops: Any, params: Any, *sample: Any) -> Any:
         rows = map_leaves(lambda leaf: ops.unsqueeze(leaf, axis=0), sample)

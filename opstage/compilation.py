@@ -31,7 +31,7 @@ from .ops.tracebacks import called_by_users
 from .ops.trees import flatten, map_leaves, output_names, structure_paths, unflatten
 from .ops.types import as_dtype, is_float
 from .options import Options, options_of
-from .program_arguments import Program, argument_paths, batch_arguments, called_with, with_arrays, with_train
+from .program_arguments import Program, argument_paths, batch_arguments, bind_train, with_arrays, with_train
 from .threads import make_lock
 from .transforms.anomaly import watched
 from .transforms.base_program import BaseProgram
@@ -59,7 +59,7 @@ def _recorded(
     program: Program, specs: tuple[Any, ...], options: Options, train: bool, recorder: Callable[..., Graph]
 ) -> Graph:
     """See `record`; `recorder` records a base program."""
-    program = called_with(program, train, specs)
+    program = bind_train(program, train, specs)
     arguments = batch_arguments(program, skip=1)
     if arguments is not None and (lacking := arguments.required[len(specs) :]):
         raise UsageError(

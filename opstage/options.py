@@ -15,7 +15,7 @@ import numpy as np
 from .config import toml_document
 from .ops.errors import UsageError, brief, nearest
 from .ops.hints import Renamed
-from .ops.mesh import mesh_of
+from .ops.mesh import parse_mesh
 from .ops.readable_amounts import parse_bytes
 from .ops.splitmix import is_seed
 from .ops.tracebacks import VARIABLE as TRACEBACK
@@ -119,7 +119,7 @@ class Options(Renamed):
 
     def require_one_rank(self, what: str) -> None:
         """Raise UsageError for a mesh of several ranks, which `what` does not support."""
-        if not mesh_of(self.mesh).is_alone:
+        if not parse_mesh(self.mesh).is_alone:
             raise UsageError(
                 f"{what} runs the program of one rank, but the options have mesh={self.mesh!r}; leave it out: "
                 "scalar_trainer, fit and opstage train are what shares out a batch"
@@ -262,7 +262,7 @@ def _is_mesh(value: Any) -> str | None:
     if not isinstance(value, str):
         return f"{value!r} is not a mesh; expected text such as 'data=4'"
     try:
-        mesh_of(value)
+        parse_mesh(value)
     except UsageError as error:
         return str(error)
     return None

@@ -41,7 +41,7 @@ def with_arrays(program: Program, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*known, *map(lists_as_arrays, args[len(specs) :]))
 
 
-def called_with(program: Program, train: bool, args: tuple[Any, ...]) -> Program:
+def bind_train(program: Program, train: bool, args: tuple[Any, ...]) -> Program:
     """Return `with_train(program, train)`, to be called with these arguments.
 
     Raises a UsageError where the last argument is a dict that stands for several of the program's arguments. A trainer

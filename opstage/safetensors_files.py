@@ -69,14 +69,14 @@ class TensorLike(Protocol):
 def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
     """Return the file's bytes. Raises UsageError for a dtype that the format does not have (exact fractions)."""
     for name, array in tensors.items():
-        _dtype_of(name, array)
+        _format_dtype(name, array)
     plain = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     return save(plain, None if metadata is None else dict(metadata))
 
 
 def in_order(tensors: Mapping[str, TensorLike]) -> list[str]:
     """Return the names in the order of the file that `stream` writes, which depends only on names and dtypes."""
-    return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, _dtype_of(name, tensors[name]), name))
+    return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, _format_dtype(name, tensors[name]), name))
 
 
 def stream(tensors: Mapping[str, TensorLike], read: Callable[[str], Array]) -> Iterator[bytes | memoryview]:
@@ -85,7 +85,7 @@ def stream(tensors: Mapping[str, TensorLike], read: Callable[[str], Array]) -> I
 
     Raises UsageError as `encode` does, before anything is read.
     """
-    kinds = {name: _dtype_of(name, tensor) for name, tensor in tensors.items()}
+    kinds = {name: _format_dtype(name, tensor) for name, tensor in tensors.items()}
     order = in_order(tensors)
     entries: dict[str, Any] = {}
     end = 0
@@ -103,7 +103,7 @@ def stream(tensors: Mapping[str, TensorLike], read: Callable[[str], Array]) -> I
         yield array.reshape(-1).view(np.uint8).data
 
 
-def _dtype_of(name: str, tensor: TensorLike) -> str:
+def _format_dtype(name: str, tensor: TensorLike) -> str:
     """Return the format's name of a tensor's dtype. Raises UsageError where there is none."""
     for kind, known in _DTYPES.items():
         if tensor.dtype.type is known:
@@ -126,7 +126,7 @@ def decode(data: bytes, path: str | os.PathLike[str]) -> dict[str, Array]:
         raise UsageError(f"{path}: not a safetensors file that can be read: {error}") from error
     found = {}
     for name, entry in sorted(entries, key=lambda item: str(item[0])):
-        array = array_of(entry["data"], name, TensorHeader(entry["dtype"], tuple(entry["shape"])), path)
+        array = view_tensor(entry["data"], name, TensorHeader(entry["dtype"], tuple(entry["shape"])), path)
         found[name] = array if array.flags.writeable else array.copy()
     return found
 
@@ -200,7 +200,7 @@ def read_bytes(path: Path) -> bytes:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def size_of(path: Path) -> int:
+def file_size(path: Path) -> int:
     """Return the size of a file in bytes. Raises UsageError if it is missing."""
     try:
         require_file(path)
@@ -246,7 +246,7 @@ def _check_header(prefix: bytes, size: int, path: str | os.PathLike[str]) -> Non
         raise UsageError(f"{path}: truncated: its header has {length:,} bytes, but only {size - 8:,} are there")
 
 
-def array_of(data: Any, name: str, header: TensorHeader, path: str | os.PathLike[str]) -> Array:
+def view_tensor(data: Any, name: str, header: TensorHeader, path: str | os.PathLike[str]) -> Array:
     """Return a tensor as a view of its bytes in a file, of which there are enough; bfloat16 becomes a float32 copy.
 
     Raises UsageError, naming `path`, for an impossible shape and for dtypes that NumPy does not have.
@@ -279,7 +279,7 @@ def map_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[st
     found = {}
     for name, (header, place) in places.items():
         try:
-            array = array_of(whole[place], name, header, path)
+            array = view_tensor(whole[place], name, header, path)
         except UsageError:
             raise
         except ValueError as error:

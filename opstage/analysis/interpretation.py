@@ -15,7 +15,7 @@ from ..ops.errors import OpstageError
 from ..ops.primitive import Effect, Kind, Primitive, Static, distinct
 from ..ops.types import TensorType
 from ..threads import paused_gc
-from ..transforms.cond import SWITCH, branches_of
+from ..transforms.cond import SWITCH, get_branches
 from ..transforms.remat import REMAT
 from ..transforms.scan import SCAN
 from ..transforms.while_loop import WHILE
@@ -195,7 +195,7 @@ def scan(run: Interpretation, equation: Equation, read: Sequence[Facts], types: 
 def switch(run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
     """A choice: what any branch gives, and the index decides."""
     index, operands = read[0], read[1:]
-    found = [run.outputs_of(body, operands) for body in branches_of(equation.static)]
+    found = [run.outputs_of(body, operands) for body in get_branches(equation.static)]
     results = found[0]
     for other in found[1:]:
         results = [_join(run, a, b) for a, b in zip(results, other)]

@@ -22,7 +22,7 @@ from ..ops.body import Body, BodyConstant, Equation
 from ..ops.catalogue import primitives
 from ..ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, BY_NAME, SHARD, VARY
 from ..ops.dims import Dim, DimExpr, DimFloat, ratio
-from ..ops.dims.polynomial import Minimum, NamedDim, Polynomial, Quotient, names_of, parts
+from ..ops.dims.polynomial import Minimum, NamedDim, Polynomial, Quotient, iterate_names, parts
 from ..ops.dims.radicals import Base, Opaque
 from ..ops.dispatch import VARY_LIKE
 from ..ops.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
@@ -35,7 +35,7 @@ from ..ops.random import DRAWS
 from ..ops.reduction import REDUCE_SUM
 from ..ops.slicing import CONCAT, SLICE
 from ..ops.types import TensorType, is_float
-from ..transforms.control_flow import bodies_of
+from ..transforms.control_flow import get_bodies
 from .dependence import Dependence, Fact
 from .dependence.fact import Span, plain
 from .dependence.regions import equal_proved
@@ -180,9 +180,9 @@ def _reads_rows(value: Any) -> bool:
         bases = [base for factors in value.terms for base, _ in factors]
         return any(_reads_rows(base) for base in bases)
     if isinstance(value, DimExpr):
-        return any(name.text != RANKS for name in names_of(value.polynomial))
+        return any(name.text != RANKS for name in iterate_names(value.polynomial))
     if isinstance(value, (Quotient, Minimum)):
-        return any(name.text != RANKS for part in parts(value) for name in names_of(part))
+        return any(name.text != RANKS for part in parts(value) for name in iterate_names(part))
     return isinstance(value, NamedDim) and value.text != RANKS
 
 
@@ -545,7 +545,7 @@ def _first_message(body: Body, message: Callable[[Body, Equation], tuple[str, st
         if found := message(body, e):
             line = body.lines.get(e.ordinal)
             return found[0] + (f" at {line.file}:{line.line}" if line is not None else "") + found[1]
-        for _, inner in bodies_of(e.static):
+        for _, inner in get_bodies(e.static):
             if text := _first_message(inner, message):
                 return text
     return ""

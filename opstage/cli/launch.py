@@ -20,7 +20,7 @@ import click
 
 from ..distributed.processes import ENDED, TERMINAL, is_terminal
 from ..ops.errors import UsageError
-from ..ops.mesh import mesh_of
+from ..ops.mesh import parse_mesh
 from ..options import Options
 from ..runs.directory import CHECKPOINT, CONFIG
 from .exit_codes import DIED, INTERRUPTED, TERMINATED
@@ -185,5 +185,5 @@ def _checkpoint(run: Path | None) -> list[tuple[str, int]] | None:
 
 def _fewer(processes: int, run: Path) -> int:
     """Return the largest number below `processes` that can host the ranks of a run; 1 always can."""
-    ranks = mesh_of(Options.from_toml(run / CONFIG).mesh).ranks
+    ranks = parse_mesh(Options.from_toml(run / CONFIG).mesh).ranks
     return max((n for n in range(1, processes) if ranks % n == 0), default=1)

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.errors import UsageError
-from ..ops.splitmix import normal_bits, require_seed, site_of, stream_key, uniform_bits
+from ..ops.splitmix import draw_site, normal_bits, require_seed, stream_key, uniform_bits
 from .array_files import from_npz
 from .dataset import Dataset, from_arrays, train_test_split
 
 Floats = npt.NDArray[np.float64]
 
 VISCOSITY = 0.01 / math.pi
-_POINTS = site_of((("opstage.burgers", 0),), 0)
+_POINTS = draw_site((("opstage.burgers", 0),), 0)
 _NODES = 100
 _CHUNK = 4096
 
@@ -84,7 +84,7 @@ def held_out_digits(seed: int) -> tuple[Dataset, Dataset]:
 
 # Noise ----------------------------------------------------------------------------------------------------------------
 
-_NOISE = site_of((("opstage.noise", 0),), 0)
+_NOISE = draw_site((("opstage.noise", 0),), 0)
 
 
 def noisy(dataset: Dataset, *, deviation: float, copies: int = 1, seed: int = 0, part: int = 0) -> Dataset:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..files import require_file, suffix_of
-from ..ops.array_conversion import columns_of, index_columns
+from ..ops.array_conversion import get_columns, index_columns
 from ..ops.errors import UsageError, brief, require_extra
 from ..ops.tracebacks import called_by_users
 from .dataset import Dataset
@@ -312,7 +312,7 @@ def read_parquet(path: str | os.PathLike[str], choose: Choice, hint: str = "") -
                 raise UsageError(f"{path}: a column of several values each is not a column of numbers")
             if read.num_rows != file.metadata.num_rows:
                 raise UsageError(f"{path}: has {read.num_rows} rows, but says that it has {file.metadata.num_rows}")
-            return columns_table(path, columns_of(read), lambda _: (wanted, may_name), hint)
+            return columns_table(path, get_columns(read), lambda _: (wanted, may_name), hint)
     except UsageError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError, RuntimeError) as error:

@@ -10,17 +10,17 @@ import numpy.typing as npt
 
 from ..ops.array_conversion import NotAnArrayError, column_names, is_table
 from ..ops.errors import UsageError, brief, nearest
-from ..ops.splitmix import permutation, require_seed, site_of, stream_key
+from ..ops.splitmix import draw_site, permutation, require_seed, stream_key
 from ..ops.static_arguments import plain
-from ..ops.tracebacks import called_by_users, made_by_users
+from ..ops.tracebacks import called_by_users, constructed_by_users
 from .memory_map import RowView, as_rows, is_mapped, pieces, row_view, watch
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
-_SPLIT_SITE = site_of((("opstage.split", 0),), 0)
+_SPLIT_SITE = draw_site((("opstage.split", 0),), 0)
 
 
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
     """Arrays of equal length; row i of each belongs to example i. They are checked here and not copied.

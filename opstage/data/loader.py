@@ -14,8 +14,8 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..ops.errors import UsageError, a_type
-from ..ops.splitmix import permutation, require_seed, site_of, stream_key
-from ..ops.tracebacks import made_by_users
+from ..ops.splitmix import draw_site, permutation, require_seed, stream_key
+from ..ops.tracebacks import constructed_by_users
 from ..threads import tell_in_child
 from .dataset import Array, Dataset
 from .memory_map import read_rows
@@ -74,7 +74,7 @@ class OwnRows:
 
 Own: TypeAlias = "Callable[[int], npt.NDArray[np.int64] | None]"
 
-_SITE = site_of((("opstage.loader", 0),), 0)
+_SITE = draw_site((("opstage.loader", 0),), 0)
 
 
 class Batches(Protocol):
@@ -110,7 +110,7 @@ class Iterated:
 
 
 @final
-@made_by_users
+@constructed_by_users
 class Loader(Iterated):
     """Batches of `batch_size` rows; the last one of an epoch is smaller, or omitted with `drop_last`.
 
@@ -223,7 +223,7 @@ _PATIENCE = 1.0  # seconds; a thread that reads from a stuck disk must not preve
 
 
 @final
-@made_by_users
+@constructed_by_users
 class Prefetch(Iterated):
     """The batches of `batches` in order, with up to `depth` of them prepared ahead by one thread per epoch.
 

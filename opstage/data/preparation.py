@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 import numpy as np
 
 from ..files import Document, suffix_of
-from ..ops.array_conversion import column_names, columns_of, is_table
+from ..ops.array_conversion import column_names, get_columns, is_table
 from ..ops.errors import UsageError, nearest, shown
 from ..ops.spec import Spec
 from ..ops.trees import lists_as_arrays
@@ -130,7 +130,7 @@ class Preparation:
                 return chosen.apply(self._of_images(source, parts))
             return chosen.apply(_of_file(source, parts, self.form, self.classes))
         if self.form == "table" and is_table(source):
-            columns = columns_of(source)
+            columns = get_columns(source)
             _require_only("the frame", columns, self._columns)
             return chosen.apply(from_table("the frame", parts, self.classes, columns))
         if self.form == "table" and isinstance(source, Mapping) and _is_table(source, parts):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..config import spelled
 from ..files import Document
-from ..ops.array_conversion import as_numpy, columns_of, is_table
+from ..ops.array_conversion import as_numpy, get_columns, is_table
 from ..ops.errors import UsageError, a_type, brief, nearest, shown
 from ..ops.spec import Spec
 from ..ops.static_arguments import plain
@@ -230,7 +230,7 @@ def from_frame(frame: Any, *, label: str | int | None = None) -> Dataset:
     """
     if not is_table(frame):
         raise UsageError(f"from_frame takes a data frame, not {a_type(frame)}")
-    columns = columns_of(frame)
+    columns = get_columns(frame)
     return with_label("the frame", lambda choose: columns_table("the frame", columns, choose), label)
 
 

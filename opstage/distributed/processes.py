@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import IO, Any, NamedTuple, final
 
 from ..ops.errors import UsageError
-from ..ops.mesh import Mesh, mesh_of
+from ..ops.mesh import Mesh, parse_mesh
 from ..options import Options
 from .transport import ONE_PROCESS, Transport
 
@@ -129,7 +129,7 @@ def own_number(options: Options, seen: Callable[[], int]) -> int:
     host, or the only visible one, since launchers may show each process another GPU. Raises UsageError for more
     processes than GPUs on a host.
     """
-    if options.device != "cuda" or mesh_of(options.mesh).ranks == 1:
+    if options.device != "cuda" or parse_mesh(options.mesh).ranks == 1:
         return options.device_number
     transport = world()
     host, count = transport.hosts[transport.process], 1 if transport.processes == 1 else seen()

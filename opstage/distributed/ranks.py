@@ -23,7 +23,7 @@ from ..init.schemes import Elementary
 from ..ops.collective import AXIS_INDEX, SHARD, VARY
 from ..ops.dispatch import Quietly
 from ..ops.errors import LocatedError, MeshError
-from ..ops.mesh import Mesh, mesh_of
+from ..ops.mesh import Mesh, parse_mesh
 from ..ops.primitive import Kind, Primitive, Static
 from ..ops.readable_amounts import parse_bytes
 from ..ops.trees import flatten, no_ref, unflatten
@@ -445,7 +445,7 @@ class Ranks(BaseInterpreter[RankValues]):
 
 def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any]:
     """The ranks of the options' mesh, each on `base`; that itself for one rank, and where it computes no numbers."""
-    mesh = mesh_of(options.mesh)
+    mesh = parse_mesh(options.mesh)
     if not base.executes or mesh.ranks == 1:
         return base
     require_mpi_tasks(mesh)

@@ -29,7 +29,7 @@ from ..ops.logic import FULL
 from ..ops.primitive import Kind, Linearity
 from ..ops.random import DRAWS
 from ..transforms.cond import SWITCH
-from ..transforms.control_flow import bodies_of, communicates
+from ..transforms.control_flow import communicates, get_bodies
 from ..transforms.scan import SCAN
 from ..transforms.while_loop import WHILE
 
@@ -205,7 +205,7 @@ class _Agreeing:
 
         A carry differs as it does in any iteration. One that begins with zeros has no say: they are part of any sum.
         """
-        primitive, bodies = equation.primitive, dict(bodies_of(equation.static))
+        primitive, bodies = equation.primitive, dict(get_bodies(equation.static))
         test = bodies.pop("test", None)
         first = 1 if primitive is SWITCH else 0
         carries = 0

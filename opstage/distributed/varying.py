@@ -26,7 +26,7 @@ from ..ops.primitive import Kind, Primitive, Static
 from ..ops.random import DRAWS
 from ..ops.types import TensorType
 from ..transforms.cond import SWITCH
-from ..transforms.control_flow import bodies_of, equations_within
+from ..transforms.control_flow import equations_within, get_bodies
 from ..transforms.interpreter import Holding, Interpreter, Wrapper
 from ..transforms.scan import SCAN
 from ..transforms.tracer import Tracer, constants, evaluate
@@ -200,7 +200,7 @@ class Varying(Wrapper[VaryingRef, Any]):
         fixpoint. Captured floats are varied before the loop, so that their gradients are summed once; over an axis
         along which a body sends, only where they meet what varies.
         """
-        bodies = dict(bodies_of(static))
+        bodies = dict(get_bodies(static))
         if _derives_over_ranks(static):
             raise MeshError(
                 "its body takes a derivative of what ranks compute together, a collective or batch_norm, and what "
@@ -371,5 +371,5 @@ def _derives_over_ranks(static: Static) -> bool:
         and any(
             e.primitive.kind is Kind.COLLECTIVE or e.primitive is BATCH_NORM for e in equations_within({"body": body})
         )
-        for _, body in bodies_of(static)
+        for _, body in get_bodies(static)
     )

@@ -24,7 +24,7 @@ from ..interpreters.shape_check.program import CheckedProgram
 from ..interpreters.shape_check.report import Assumption, Report, allowed_sizes, program_at
 from ..ops.body import Body, Equation
 from ..ops.dims import Dim, DimExpr
-from ..ops.dims.relation import claim_of
+from ..ops.dims.relation import build_claim
 from ..ops.errors import OpstageError, nearest
 from ..ops.spec import AlongAxis, Causal, Claim, Ignores, Uses, Window
 from ..ops.types import EXACT, FLOAT32, FLOAT64, TensorType, dtype_name
@@ -384,8 +384,8 @@ def _candidates(program: CheckedProgram, names: Sequence[str], dim: str | None) 
         for other in _SIZES:
             yield {name: size if name == dim else other for name in names}
     if dim is not None:
-        size_of = program.scope.dim(dim)
-        at_least_two = claim_of({(): 2}, "<=", size_of.polynomial)
+        file_size = program.scope.dim(dim)
+        at_least_two = build_claim({(): 2}, "<=", file_size.polynomial)
         known = program.scope.witness(at_least_two, wanted=True) or {}
         for other in _SIZES:
             yield {name: known.get(name, other) for name in names}

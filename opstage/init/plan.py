@@ -12,7 +12,7 @@ from typing import Any, final
 from ..ops import trees
 from ..ops.errors import UsageError
 from ..ops.hints import Renamed
-from ..ops.splitmix import require_seed, site_of, splitmix64
+from ..ops.splitmix import draw_site, require_seed, splitmix64
 from ..ops.tied_parameters import Places
 from ..ops.types import DType
 from .schemes import Array, Elementary, Flat, Initialiser, checked_shape
@@ -24,7 +24,7 @@ def parameter_seed(seed: int, path: str) -> int:
     Raises:
         UsageError: another seed than an integer >= 0.
     """
-    return splitmix64(splitmix64(require_seed(seed)) + site_of(((path, 0),), 0))
+    return splitmix64(splitmix64(require_seed(seed)) + draw_site(((path, 0),), 0))
 
 
 def keys(seed: int, tree: Any) -> Any:

@@ -25,9 +25,9 @@ from ..ops.splitmix import (
     LARGEST_NORMAL,
     LARGEST_UNIFORM,
     as_storage,
+    draw_site,
     normal_bits,
     require_seed,
-    site_of,
     stream_key,
     uniform_bits,
 )
@@ -35,7 +35,7 @@ from ..ops.types import DType, as_dtype, is_float, require_shape
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
-_SITE = site_of((("opstage.init", 0),), 0)  # separate from every draw in a program
+_SITE = draw_site((("opstage.init", 0),), 0)  # separate from every draw in a program
 _CHUNK = 2**18  # elements made in float64 at a time, so that a large float32 parameter needs no second copy
 
 

@@ -12,7 +12,7 @@ from .elementwise import pointwise
 from .errors import ShapeError, nearest
 from .method import Calls
 from .primitive import Kind, Primitive, R, Row, Types
-from .rule_helpers import axis_of, equal_sizes, error, full_like, placed, same_type, zeros, zeros_like
+from .rule_helpers import equal_sizes, error, full_like, placed, read_axis, same_type, zeros, zeros_like
 from .static_arguments import Number
 from .types import TensorType, require_float, show_shape
 
@@ -469,7 +469,7 @@ def prelu(ops: Ops[R], x: R, weight: R, /, *, axis: int = 1) -> R:
     rank = len(x.shape)
     own: tuple[object, ...] = weight.shape
     if len(own) == 1 and own[0] != 1 and rank > 1:
-        axis = axis_of(ops, op, axis, rank)
+        axis = read_axis(ops, op, axis, rank)
         entries = weight.shape[0]
         equal_sizes(
             ops,
@@ -503,7 +503,7 @@ def glu(ops: Ops[R], x: R, /, *, axis: int = -1) -> R:
         ShapeError: no such axis; operands that do not fit each other.
     """
     op = "glu"
-    axis = axis_of(ops, op, axis, len(x.shape))
+    axis = read_axis(ops, op, axis, len(x.shape))
     half = x.shape[axis]
 
     def message() -> str:

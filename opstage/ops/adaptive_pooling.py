@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .dims import Dim
 from .primitive import R
-from .rule_helpers import dim_of, error, full_like, int_of, known, number_of, sequence_of, weighted, zeros
+from .rule_helpers import error, full_like, known, read_dim, read_int, read_number, read_sequence, weighted, zeros
 from .static_arguments import IntOrTuple
 from .types import show_shape
 
@@ -68,7 +68,7 @@ def adaptive_max_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
 
 def _targets(ops: Ops[R], op: str, x: R, size: Sequence[int | None]) -> list[tuple[int, int]]:
     """Return the axes to pool, with their numbers of parts."""
-    size = sequence_of(ops, op, "size", size)
+    size = read_sequence(ops, op, "size", size)
     rank, spatial = len(x.shape), len(size)
     if rank not in (spatial + 1, spatial + 2):
         raise error(
@@ -77,7 +77,7 @@ def _targets(ops: Ops[R], op: str, x: R, size: Sequence[int | None]) -> list[tup
             f"size names {spatial} spatial axes, so x must be ([N,] C, *S) of rank {spatial + 1} or {spatial + 2}, but "
             f"it is {show_shape(x.shape)}",
         )
-    return [(rank - spatial + i, int_of(ops, op, "a size", d, 1)) for i, d in enumerate(size) if d is not None]
+    return [(rank - spatial + i, read_int(ops, op, "a size", d, 1)) for i, d in enumerate(size) if d is not None]
 
 
 def _entries(ops: Ops[R], op: str, x: R, axis: int) -> int:
@@ -100,7 +100,7 @@ def global_max_pool(ops: Ops[R], x: R, /, *, spatial: int = 2) -> R:
         DtypeError: x a mask.
         ShapeError: an invalid argument; an axis is empty; x of another shape.
     """
-    rank, spatial = len(x.shape), int_of(ops, "global_max_pool", "spatial", spatial)
+    rank, spatial = len(x.shape), read_int(ops, "global_max_pool", "spatial", spatial)
     if rank not in (spatial + 1, spatial + 2):
         raise error(
             ops,
@@ -185,11 +185,11 @@ def local_response_norm(
     op = "local_response_norm"
     if len(x.shape) < 3:
         raise error(ops, op, f"x must be (N, C, *S) but is {show_shape(x.shape)}")
-    size, rate = int_of(ops, op, "size", size, 1), Fraction(number_of(ops, op, "alpha", alpha))
-    before = int_of(ops, op, "before", size // 2 if before is None else before, 0)
+    size, rate = read_int(ops, op, "size", size, 1), Fraction(read_number(ops, op, "alpha", alpha))
+    before = read_int(ops, op, "before", size // 2 if before is None else before, 0)
     if before >= size:
         raise error(ops, op, f"before must be less than size, which is {size}, but is {before}")
-    channels: Dim = dim_of(ops, op, "channels", x.shape[1])
+    channels: Dim = read_dim(ops, op, "channels", x.shape[1])
     around = [(before, size - 1 - before) if axis == 1 else (0, 0) for axis in range(len(x.shape))]
     squares = ops.pad(ops.mul(x, x), padding=around)
     total = ops.slice(squares, axis=1, start=0, length=channels)

@@ -14,7 +14,7 @@ from .arrangement import moveaxis
 from .dims import Dim, prod
 from .errors import nearest
 from .primitive import R
-from .rule_helpers import axis_of, dim_of, dtype_error, equal_sizes, error, int_of, known, whole, zeros
+from .rule_helpers import dtype_error, equal_sizes, error, known, read_axis, read_dim, read_int, whole, zeros
 from .types import INT64, show_shape
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def take_along_axis(ops: Ops[R], x: R, idx: R, /, *, axis: int, mode: str = "rai
         ShapeError: no such axis; an invalid argument; operands that do not fit each other.
     """
     op = "take_along_axis"
-    axis = axis_of(ops, op, axis, len(x.shape))
+    axis = read_axis(ops, op, axis, len(x.shape))
     _same_but(ops, op, x, idx, axis)
-    cells = _cells_along(ops, op, x.shape, idx, axis, mode)
+    cells = _cell_numbers(ops, op, x.shape, idx, axis, mode)
     return ops.gather_vec(ops.reshape(x, shape=(prod(x.shape),)), cells, mode=mode)
 
 
@@ -57,10 +57,10 @@ def put_along_axis(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, reduce: str
         ShapeError: no such axis; an invalid argument; operands that do not fit each other.
     """
     op = "put_along_axis"
-    axis = axis_of(ops, op, axis, len(x.shape))
+    axis = read_axis(ops, op, axis, len(x.shape))
     _same_but(ops, op, x, idx, axis)
     _require_shape(ops, op, v, idx.shape)
-    cells = _cells_along(ops, op, x.shape, idx, axis, mode)
+    cells = _cell_numbers(ops, op, x.shape, idx, axis, mode)
     flat = [ops.reshape(a, shape=(prod(a.shape),)) for a in (x, cells, v)]
     return ops.reshape(_written(ops, op, flat[0], flat[1], flat[2], reduce, mode), shape=x.shape)
 
@@ -77,7 +77,7 @@ def gather_nd(ops: Ops[R], x: R, idx: R, /, *, batch: int = 0, mode: str = "rais
         ShapeError: an invalid argument; operands that do not fit each other.
     """
     op = "gather_nd"
-    batch = int_of(ops, op, "batch", batch, 0)
+    batch = read_int(ops, op, "batch", batch, 0)
     k = _depth(ops, op, x, idx, batch)
     for axis in range(batch):
         a, b = x.shape[axis], idx.shape[axis]
@@ -116,7 +116,7 @@ def index_add(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, mode: str = "rai
         ShapeError: no such axis; an invalid argument; operands that do not fit each other.
     """
     op = "index_add"
-    axis = axis_of(ops, op, axis, len(x.shape))
+    axis = read_axis(ops, op, axis, len(x.shape))
     if len(idx.shape) != 1:
         raise error(ops, op, f"idx must be a vector but is {show_shape(idx.shape)}")
     _require_shape(ops, op, v, (*x.shape[:axis], idx.shape[0], *x.shape[axis + 1 :]))
@@ -216,7 +216,7 @@ def _in_range(ops: Ops[R], op: str, idx: R, n: Dim, mode: str) -> tuple[R, R | N
     return index, inside
 
 
-def _cells_along(ops: Ops[R], op: str, shape: Sequence[Dim], idx: R, axis: int, mode: str) -> R:
+def _cell_numbers(ops: Ops[R], op: str, shape: Sequence[Dim], idx: R, axis: int, mode: str) -> R:
     """Return row-major element numbers, with idx on one axis; -1 for those out of range, if allowed."""
     cells, inside = whole(ops, idx.shape, 0), None
     for other, n in enumerate(shape):
@@ -309,7 +309,7 @@ def _true(ops: Ops[R], op: str, mask: R, size: Dim) -> tuple[R, R, Dim]:
     if mask.dtype.kind != "b":
         raise dtype_error(ops, op, f"the mask must be of dtype bool but is {mask.dtype}; compare x with 0, or cast it")
     flat = ops.cast(ops.reshape(mask, shape=(prod(mask.shape),)), dtype=INT64)
-    return ops.mul(flat, ops.cumsum(flat)), ops.reduce_sum(flat), dim_of(ops, op, "size", size)
+    return ops.mul(flat, ops.cumsum(flat)), ops.reduce_sum(flat), read_dim(ops, op, "size", size)
 
 
 def _compact(ops: Ops[R], values: R, places: R, size: Dim, found: R, fill: Any) -> R:

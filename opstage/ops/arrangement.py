@@ -17,16 +17,16 @@ from .errors import nearest
 from .primitive import R
 from .rule_helpers import (
     at_most,
-    axes_of,
-    axis_of,
-    count_of,
-    dim_of,
     error,
     full_like,
-    int_of,
     known,
-    number_of,
-    sequence_of,
+    read_axes,
+    read_axis,
+    read_count,
+    read_dim,
+    read_int,
+    read_number,
+    read_sequence,
     to_front,
     whole,
     zeros,
@@ -53,7 +53,7 @@ def take(ops: Ops[R], x: R, idx: R, /, *, axis: int = 0, mode: str = "raise") ->
         ShapeError: no such axis; an invalid argument.
     """
     rank, added = len(x.shape), len(idx.shape)
-    axis = axis_of(ops, "take", axis, rank)
+    axis = read_axis(ops, "take", axis, rank)
     if axis == 0:
         return ops.gather_rows(x, idx, mode=mode)
     rows = ops.gather_rows(ops.permute(x, axes=to_front(rank, axis)), idx, mode=mode)
@@ -67,7 +67,7 @@ def flip(ops: Ops[R], x: R, /, *, axis: Axes = None) -> R:
     Raises:
         ShapeError: no such axis.
     """
-    for along in axes_of(ops, "flip", axis, len(x.shape)):
+    for along in read_axes(ops, "flip", axis, len(x.shape)):
         size = x.shape[along]
         if not is_one(size) and not is_zero(size):
             count = ops.iota(shape=(size,))
@@ -83,8 +83,8 @@ def roll(ops: Ops[R], x: R, /, *, shift: int, axis: int) -> R:
     Raises:
         ShapeError: no such axis; an invalid argument.
     """
-    axis = axis_of(ops, "roll", axis, len(x.shape))
-    shift, size = int_of(ops, "roll", "shift", shift), x.shape[axis]
+    axis = read_axis(ops, "roll", axis, len(x.shape))
+    shift, size = read_int(ops, "roll", "shift", shift), x.shape[axis]
     if shift == 0 or is_zero(size):
         return x
     before = shift % size
@@ -105,7 +105,7 @@ def tile(ops: Ops[R], x: R, /, *, repeats: Sequence[Dim]) -> R:
     Raises:
         ShapeError: an invalid argument.
     """
-    counts: list[Dim] = [count_of(ops, "tile", "a repeat", r) for r in sequence_of(ops, "tile", "repeats", repeats)]
+    counts: list[Dim] = [read_count(ops, "tile", "a repeat", r) for r in read_sequence(ops, "tile", "repeats", repeats)]
     shape = [*[1] * (len(counts) - len(x.shape)), *x.shape]
     counts = [*[1] * (len(shape) - len(counts)), *counts]
     apart = [d for size in shape for d in (1, size)]
@@ -125,10 +125,10 @@ def repeat_interleave(ops: Ops[R], x: R, /, *, repeats: int | Sequence[int], axi
     op = "repeat_interleave"
     if axis is None:
         x, axis = ops.flatten(x), 0
-    axis = axis_of(ops, op, axis, len(x.shape))
+    axis = read_axis(ops, op, axis, len(x.shape))
     size = x.shape[axis]
     if isinstance(repeats, Sequence):
-        counts = [int_of(ops, op, "a repeat", r, 0) for r in repeats]
+        counts = [read_int(ops, op, "a repeat", r, 0) for r in repeats]
         n = known(ops, op, size, lambda: f"a repeat for each entry asks for axis {axis} of x, {show_shape(x.shape)}")
         if len(counts) != n:
             raise error(
@@ -137,7 +137,7 @@ def repeat_interleave(ops: Ops[R], x: R, /, *, repeats: int | Sequence[int], axi
         if not sum(counts):
             return ops.slice(x, axis=axis, start=0, length=0)
         return take(ops, x, ops.const([i for i, c in enumerate(counts) for _ in range(c)]), axis=axis)
-    count = int_of(ops, op, "repeats", repeats, 0)
+    count = read_int(ops, op, "repeats", repeats, 0)
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     x = ops.broadcast_to(ops.unsqueeze(x, axis=axis + 1), shape=(*before, size, count, *after))
     return ops.reshape(x, shape=(*before, size * count, *after))
@@ -150,7 +150,7 @@ def moveaxis(ops: Ops[R], x: R, /, *, source: int, target: int) -> R:
         ShapeError: no such axis.
     """
     rank = len(x.shape)
-    source, target = axis_of(ops, "moveaxis", source, rank), axis_of(ops, "moveaxis", target, rank)
+    source, target = read_axis(ops, "moveaxis", source, rank), read_axis(ops, "moveaxis", target, rank)
     if source == target:
         return x
     axes = [a for a in range(rank) if a != source]
@@ -164,7 +164,7 @@ def swapaxes(ops: Ops[R], x: R, /, *, first: int, second: int) -> R:
         ShapeError: no such axis.
     """
     axes = list(range(len(x.shape)))
-    first, second = (axis_of(ops, "swapaxes", a, len(axes)) for a in (first, second))
+    first, second = (read_axis(ops, "swapaxes", a, len(axes)) for a in (first, second))
     axes[first], axes[second] = second, first
     return ops.permute(x, axes=axes)
 
@@ -177,8 +177,8 @@ def chunk(ops: Ops[R], x: R, /, *, chunks: int, axis: int = 0) -> tuple[R, ...]:
     Raises:
         ShapeError: no such axis; an invalid argument.
     """
-    axis = axis_of(ops, "chunk", axis, len(x.shape))
-    chunks = int_of(ops, "chunk", "chunks", chunks, 1)
+    axis = read_axis(ops, "chunk", axis, len(x.shape))
+    chunks = read_int(ops, "chunk", "chunks", chunks, 1)
     n = known(ops, "chunk", x.shape[axis], lambda: f"chunks are counted on axis {axis} of x, {show_shape(x.shape)}")
     size = -(-n // chunks)
     if not size:
@@ -192,7 +192,7 @@ def unbind(ops: Ops[R], x: R, /, *, axis: int = 0) -> tuple[R, ...]:
     Raises:
         ShapeError: no such axis.
     """
-    axis = axis_of(ops, "unbind", axis, len(x.shape))
+    axis = read_axis(ops, "unbind", axis, len(x.shape))
     n = known(ops, "unbind", x.shape[axis], lambda: f"tensors are counted on axis {axis} of x, {show_shape(x.shape)}")
     return tuple(ops.squeeze(ops.slice(x, axis=axis, start=i, length=1), axis=axis) for i in range(n))
 
@@ -233,7 +233,7 @@ def triu(ops: Ops[R], x: R, /, *, k: Dim = 0) -> R:
 
 def _triangle(ops: Ops[R], op: str, x: R, k: Dim, *, lower: bool) -> R:
     shape = _matrix(ops, op, x)
-    distance, bound = _distance(ops, shape), whole(ops, shape, dim_of(ops, op, "k", k))
+    distance, bound = _distance(ops, shape), whole(ops, shape, read_dim(ops, op, "k", k))
     kept = ops.less_equal(distance, bound) if lower else ops.less_equal(bound, distance)
     return ops.select(ops.broadcast_to(kept, shape=x.shape), x, zeros(ops, x))
 
@@ -248,7 +248,7 @@ def eye(ops: Ops[R], rows: Dim, columns: Dim | None = None, /, *, k: int = 0, dt
         UsageError: no such dtype.
     """
     shape = (rows, rows if columns is None else columns)
-    own = ops.equal(_distance(ops, shape), whole(ops, shape, int_of(ops, "eye", "k", k)))
+    own = ops.equal(_distance(ops, shape), whole(ops, shape, read_int(ops, "eye", "k", k)))
     return ops.cast(own, dtype=ops.dtype if dtype is None else dtype)
 
 
@@ -261,7 +261,7 @@ def diagonal(ops: Ops[R], x: R, /, *, k: int = 0, first: int = 0, second: int = 
         ShapeError: no such axis; an invalid argument.
     """
     op, rank = "diagonal", len(x.shape)
-    k, first, second = int_of(ops, op, "k", k), axis_of(ops, op, first, rank), axis_of(ops, op, second, rank)
+    k, first, second = read_int(ops, op, "k", k), read_axis(ops, op, first, rank), read_axis(ops, op, second, rank)
     if first == second:
         raise error(ops, op, f"first and second are both axis {first} of x, {show_shape(x.shape)}")
     rest = [a for a in range(rank) if a not in (first, second)]
@@ -287,7 +287,7 @@ def diag(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
         return diagonal(ops, x, k=k)
     if len(x.shape) != 1:
         raise error(ops, "diag", f"x must be a vector or a matrix but is {show_shape(x.shape)}")
-    k = int_of(ops, "diag", "k", k)
+    k = read_int(ops, "diag", "k", k)
     n = x.shape[0] + abs(k)
     row = ops.pad(x, padding=[(max(k, 0), max(-k, 0))], value=0)  # each element is in its column
     spread = ops.broadcast_to(ops.unsqueeze(row, axis=0), shape=(n, n))
@@ -364,7 +364,7 @@ def arange(ops: Ops[R], start: Any, stop: Any = None, /, *, step: int = 1, dtype
                 "arange",
                 f"{name} must be an integer or a size but is {value!r}; opstage.derived.linspace has fractions",
             )
-    step = int_of(ops, "arange", "step", step)
+    step = read_int(ops, "arange", "step", step)
     if step == 0:
         raise error(ops, "arange", "step must not be 0")
     span = stop - start if step > 0 else start - stop
@@ -386,11 +386,11 @@ def linspace(ops: Ops[R], start: float, stop: float, /, *, num: int, dtype: Any 
         ShapeError: an invalid argument.
         UsageError: no such dtype.
     """
-    num = int_of(ops, "linspace", "num", num, 0)
+    num = read_int(ops, "linspace", "num", num, 0)
     if num > _LONGEST_LINSPACE:
         reason = f"num must be at most {_LONGEST_LINSPACE} but is {num}: the numbers are a constant of the program; "
         raise error(ops, "linspace", reason + "more are ops.iota(shape=(num,)), cast, scaled and shifted")
-    first, last = (Fraction(number_of(ops, "linspace", *end)) for end in (("start", start), ("stop", stop)))
+    first, last = (Fraction(read_number(ops, "linspace", *end)) for end in (("start", start), ("stop", stop)))
     step = (last - first) / max(num - 1, 1)
     target = ops.dtype if dtype is None else as_dtype(dtype)
     if target == EXACT:
@@ -420,8 +420,8 @@ def pad(ops: Ops[R], x: R, /, *, padding: Sequence[tuple[Dim, Dim]], mode: str =
     rank = len(x.shape)
     if mode not in MODES:
         raise error(ops, "pad", f"mode must be one of {MODES} but is {mode!r}{nearest(mode, MODES)}")
-    entries = [sequence_of(ops, "pad", "a pair", pair) for pair in sequence_of(ops, "pad", "padding", padding)]
-    pairs = [tuple(dim_of(ops, "pad", "padding", amount) for amount in pair) for pair in entries]
+    entries = [read_sequence(ops, "pad", "a pair", pair) for pair in read_sequence(ops, "pad", "padding", padding)]
+    pairs = [tuple(read_dim(ops, "pad", "padding", amount) for amount in pair) for pair in entries]
     if len(pairs) != rank or any(len(pair) != 2 for pair in pairs):
         raise error(ops, "pad", f"padding takes a pair (before, after) for each of the {rank} axes but is {padding!r}")
     added: list[tuple[Dim, Dim]] = []

@@ -45,7 +45,7 @@ def as_numpy(value: Any) -> Array:
     if type(value) is np.ndarray and value.dtype.isnative and value.dtype.kind in "fiub":
         return value
     if is_table(value):
-        return _stacked(columns_of(value))
+        return _stacked(get_columns(value))
     array = _plain(value)
     array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     return _of_objects(array, value) if array.dtype.kind == "O" else array
@@ -60,14 +60,14 @@ def is_table(value: Any) -> bool:
     return shared and (hasattr(kind, "columns") or hasattr(kind, "column_names") or not hasattr(kind, "__array__"))
 
 
-def columns_of(table: Any) -> dict[str, Any]:
+def get_columns(table: Any) -> dict[str, Any]:
     """Return the columns of a table by name, as they are. Raises UsageError if two have one name."""
     table = _with_columns(table)
     return {name: table[key] for name, key in _keys(table).items()}
 
 
 def column_names(table: Any) -> tuple[str, ...]:
-    """Return the names of `columns_of`."""
+    """Return the names of `get_columns`."""
     return tuple(_keys(_with_columns(table)))
 
 

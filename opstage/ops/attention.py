@@ -92,7 +92,7 @@ def _transposed(ops: Ops[R], x: R) -> R:
     return ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
 
 
-def allowed_of(ops: Ops[R], shape: Shape, mask: Row[R], causal: bool) -> R:
+def attention_mask(ops: Ops[R], shape: Shape, mask: Row[R], causal: bool) -> R:
     """Return the keys that each query may attend to, in the shape of the weights, given a mask, `causal`, or both."""
     conditions = [ops.broadcast_to(m, shape=shape) for m in mask]
     if causal:
@@ -101,7 +101,7 @@ def allowed_of(ops: Ops[R], shape: Shape, mask: Row[R], causal: bool) -> R:
     return conditions[0] if len(conditions) == 1 else ops.logical_and(*conditions)
 
 
-def scores_of(ops: Ops[R], q: R, k: R) -> R:
+def attention_scores(ops: Ops[R], q: R, k: R) -> R:
     """Return q·kᵀ/√d."""
     return ops.bmm(ops.scale(q, c=rsqrt(q.shape[-1])), _transposed(ops, k))
 
@@ -120,7 +120,7 @@ def _exponentials(ops: Ops[R], scores: R, peak: R, allowed: R | None) -> R:
 
 def attended(ops: Ops[R], scores: R, v: R, mask: Row[R], causal: bool, *, may_be_blank: bool) -> tuple[R, R, R]:
     """Return the result and each query's peak and total, which are 0 and 1 for a query whose scores are all -inf."""
-    allowed = allowed_of(ops, scores.shape, mask, causal) if mask or causal else None
+    allowed = attention_mask(ops, scores.shape, mask, causal) if mask or causal else None
     seen = scores
     if allowed is not None:
         seen = ops.select(allowed, scores, full_like(ops, scores, -math.inf))
@@ -140,7 +140,7 @@ def attended(ops: Ops[R], scores: R, v: R, mask: Row[R], causal: bool, *, may_be
 
 
 def _attention_decomposition(ops: Ops[R], q: R, k: R, v: R, /, *mask: R, has_mask: bool, causal: bool) -> Row[R]:
-    return attended(ops, scores_of(ops, q, k), v, mask, causal, may_be_blank=has_mask)
+    return attended(ops, attention_scores(ops, q, k), v, mask, causal, may_be_blank=has_mask)
 
 
 def _attention_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, has_mask: bool, causal: bool) -> Some[R]:
@@ -149,14 +149,14 @@ def _attention_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, has_m
     return *(c if needed else None for c, needed in zip(found, ctx.needs)), *(None,) * has_mask
 
 
-def products_of(q: TensorType, k: TensorType) -> Dim:
+def count_products(q: TensorType, k: TensorType) -> Dim:
     """Return the number of pairs of a query and a key."""
     return prod(q.shape[:-1]) * k.shape[-2]
 
 
 def _attention_flops(inputs: Types, outputs: Types, /, *, has_mask: bool, causal: bool) -> Dim:
     q, k, v, *_ = inputs
-    return products_of(q, k) * (2 * q.shape[-1] + 2 * v.shape[-1] + 5)
+    return count_products(q, k) * (2 * q.shape[-1] + 2 * v.shape[-1] + 5)
 
 
 # Only two numbers per query are kept, from which the weights are recomputed: peak, the maximal score, and total, Σ
@@ -181,11 +181,11 @@ def _attention_grad_shape(
     weights = require_heads(q, k, v)
     if has_mask:
         require_mask(rest[0], weights)
-    require_kept(q, k, v, *rest[-3:])
+    require_statistics(q, k, v, *rest[-3:])
     return q, k, v
 
 
-def require_kept(
+def require_statistics(
     q: TensorType, k: TensorType, v: TensorType, peak: TensorType, total: TensorType, g: TensorType
 ) -> None:
     """Check the two numbers kept per query, and the result's cotangent, against q, k and v."""
@@ -199,11 +199,11 @@ def require_kept(
         require_same_dtype(x, q, name, "q")
 
 
-def cotangents_of(
+def attention_cotangents(
     ops: Ops[R], scores: R, q: R, k: R, v: R, mask: Row[R], causal: bool, peak: R, total: R, g: R
 ) -> tuple[R, R, R, R]:
     """Return the cotangents of q, k, v and the scores."""
-    allowed = allowed_of(ops, scores.shape, mask, causal) if mask or causal else None
+    allowed = attention_mask(ops, scores.shape, mask, causal) if mask or causal else None
     e = _exponentials(ops, scores, peak, allowed)
     p = ops.div(e, ops.broadcast_to(total, shape=e.shape))
     ds, factor = ops.softmax_grad(p, ops.bmm(g, _transposed(ops, v)), axis=-1), rsqrt(q.shape[-1])
@@ -214,12 +214,12 @@ def cotangents_of(
 
 def _attention_grad_decomposition(ops: Ops[R], q: R, k: R, v: R, /, *rest: R, has_mask: bool, causal: bool) -> Row[R]:
     *mask, peak, total, g = rest
-    return cotangents_of(ops, scores_of(ops, q, k), q, k, v, tuple(mask), causal, peak, total, g)[:3]
+    return attention_cotangents(ops, attention_scores(ops, q, k), q, k, v, tuple(mask), causal, peak, total, g)[:3]
 
 
 def _attention_grad_flops(inputs: Types, outputs: Types, /, *, has_mask: bool, causal: bool) -> Dim:
     q, k, v, *_ = inputs
-    return products_of(q, k) * (6 * q.shape[-1] + 4 * v.shape[-1] + 8)
+    return count_products(q, k) * (6 * q.shape[-1] + 4 * v.shape[-1] + 8)
 
 
 SCALED_DOT_PRODUCT_ATTENTION_GRAD = Primitive(
@@ -339,7 +339,7 @@ def _shape(
 
 
 def _scores(ops: Ops[R], q: R, k: R, bias: R) -> R:
-    scores = scores_of(ops, q, k)
+    scores = attention_scores(ops, q, k)
     return ops.add(scores, ops.broadcast_to(bias, shape=scores.shape))
 
 
@@ -355,7 +355,7 @@ def _vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, has_mask: bool,
 
 def _flops(inputs: Types, outputs: Types, /, *, has_mask: bool, causal: bool) -> Dim:
     q, k, v, *_ = inputs
-    return products_of(q, k) * (2 * q.shape[-1] + 2 * v.shape[-1] + 6)
+    return count_products(q, k) * (2 * q.shape[-1] + 2 * v.shape[-1] + 6)
 
 
 BIASED_ATTENTION = Primitive(
@@ -375,7 +375,7 @@ def _grad_shape(
     q: TensorType, k: TensorType, v: TensorType, bias: TensorType, /, *rest: TensorType, has_mask: bool, causal: bool
 ) -> Types:
     _require_operands(q, k, v, bias, rest[:-3])
-    require_kept(q, k, v, *rest[-3:])
+    require_statistics(q, k, v, *rest[-3:])
     return q, k, v, bias
 
 
@@ -389,13 +389,13 @@ def _summed(ops: Ops[R], ds: R, bias: R) -> R:
 def _grad_decomposition(ops: Ops[R], q: R, k: R, v: R, bias: R, /, *rest: R, has_mask: bool, causal: bool) -> Row[R]:
     *mask, peak, total, g = rest
     scores = _scores(ops, q, k, bias)
-    *found, ds = cotangents_of(ops, scores, q, k, v, tuple(mask), causal, peak, total, g)
+    *found, ds = attention_cotangents(ops, scores, q, k, v, tuple(mask), causal, peak, total, g)
     return *found, _summed(ops, ds, bias)
 
 
 def _grad_flops(inputs: Types, outputs: Types, /, *, has_mask: bool, causal: bool) -> Dim:
     q, k, v, *_ = inputs
-    return products_of(q, k) * (6 * q.shape[-1] + 4 * v.shape[-1] + 10)
+    return count_products(q, k) * (6 * q.shape[-1] + 4 * v.shape[-1] + 10)
 
 
 BIASED_ATTENTION_GRAD = Primitive(

@@ -38,7 +38,7 @@ def _require_numbers(x: TensorType) -> None:
         raise DtypeError("a sum over ranks is of numbers, but x is a mask; cast it first")
 
 
-def _along(x: TensorType, dim: int) -> int:
+def _require_dim(x: TensorType, dim: int) -> int:
     rank = len(x.shape)
     if not -rank <= dim < rank:
         raise ShapeError(f"dim={dim} is not an axis of x, which is {show_shape(x.shape)}")
@@ -47,7 +47,7 @@ def _along(x: TensorType, dim: int) -> int:
 
 def _divided(x: TensorType, dim: int, axis: str, size: Dim) -> TensorType:
     """Return the type of x with one of `size` equal parts of an axis."""
-    dim = _along(x, dim)
+    dim = _require_dim(x, dim)
 
     def message() -> str:
         return (
@@ -59,8 +59,8 @@ def _divided(x: TensorType, dim: int, axis: str, size: Dim) -> TensorType:
     return TensorType((*x.shape[:dim], part, *x.shape[dim + 1 :]), x.dtype)
 
 
-def _joined(x: TensorType, dim: int, size: Dim) -> TensorType:
-    dim = _along(x, dim)
+def _gathered_type(x: TensorType, dim: int, size: Dim) -> TensorType:
+    dim = _require_dim(x, dim)
     return TensorType((*x.shape[:dim], x.shape[dim] * size, *x.shape[dim + 1 :]), x.dtype)
 
 
@@ -91,7 +91,7 @@ ALL_MAX = Primitive("all_max", operands=("x",), kind=Kind.COLLECTIVE, shape=_sam
 
 
 def _gathered_shape(x: TensorType, *, axis: str, size: Dim, dim: int, replicated: bool) -> Types:
-    return (_joined(x, dim, size),)
+    return (_gathered_type(x, dim, size),)
 
 
 def _gathered_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, replicated: bool, **static: Any) -> Some[R]:
@@ -125,7 +125,7 @@ SHARD = _collective(
 
 
 def _exchanged_shape(x: TensorType, *, axis: str, size: Dim, split: int, join: int) -> Types:
-    return (_joined(_divided(x, split, axis, size), join, size),)
+    return (_gathered_type(_divided(x, split, axis, size), join, size),)
 
 
 ALL_TO_ALL = _collective(
@@ -174,7 +174,7 @@ class CollectiveOps(Calls[R]):
     __slots__ = ()
 
     @final
-    def _over(self, primitive: Primitive, x: R, axis: str, **static: Any) -> R:
+    def _exchange(self, primitive: Primitive, x: R, axis: str, **static: Any) -> R:
         """Bind the collective over an axis; return x itself if there is one rank along it."""
         size = self.mesh.size(axis)
         return x if size == 1 else self._call(primitive, (x,), {"axis": axis, "size": size, **static})
@@ -188,7 +188,7 @@ class CollectiveOps(Calls[R]):
         Raises:
             MeshError: x that varies over the axis already.
         """
-        return self._over(VARY, x, axis)
+        return self._exchange(VARY, x, axis)
 
     def all_reduce(self, x: R, /, *, axis: str) -> R:
         """Sum the ranks' x over the axis, with the same bits on all ranks. PyTorch: torch.distributed.all_reduce.
@@ -199,7 +199,7 @@ class CollectiveOps(Calls[R]):
             DtypeError: x a mask.
             MeshError: x that all ranks have alike.
         """
-        return self._over(ALL_REDUCE, x, axis)
+        return self._exchange(ALL_REDUCE, x, axis)
 
     def all_max(self, x: R, /, *, axis: str) -> R:
         """Return the elementwise maximum of the ranks' x; nan if any is; not differentiable.
@@ -210,7 +210,7 @@ class CollectiveOps(Calls[R]):
             DtypeError: x a mask.
             MeshError: x that all ranks have alike.
         """
-        return self._over(ALL_MAX, x, axis)
+        return self._exchange(ALL_MAX, x, axis)
 
     def all_gather(self, x: R, /, *, axis: str, dim: int = 0, replicated: bool = False) -> R:
         """Return the ranks' parts joined along `dim`, on every rank. PyTorch: torch.distributed.all_gather.
@@ -222,7 +222,7 @@ class CollectiveOps(Calls[R]):
             MeshError: x that all ranks have alike.
             ShapeError: dim that is not an axis of x.
         """
-        return self._over(ALL_GATHER, x, axis, dim=dim, replicated=as_flag("all_gather", "replicated", replicated))
+        return self._exchange(ALL_GATHER, x, axis, dim=dim, replicated=as_flag("all_gather", "replicated", replicated))
 
     def reduce_scatter(self, x: R, /, *, axis: str, dim: int = 0) -> R:
         """Return the rank's part, along `dim`, of the sum of the ranks' x. PyTorch: torch.distributed.reduce_scatter.
@@ -234,7 +234,7 @@ class CollectiveOps(Calls[R]):
             MeshError: x that all ranks have alike.
             ShapeError: dim that is not an axis of x, or that the ranks cannot share equally.
         """
-        return self._over(REDUCE_SCATTER, x, axis, dim=dim)
+        return self._exchange(REDUCE_SCATTER, x, axis, dim=dim)
 
     def shard(self, x: R, /, *, axis: str, dim: int = 0) -> R:
         """Return the rank's part, along `dim`, of an x that is the same on all ranks; nothing is sent.
@@ -243,7 +243,7 @@ class CollectiveOps(Calls[R]):
             MeshError: x that varies over the axis.
             ShapeError: dim that is not an axis of x, or that the ranks cannot share equally.
         """
-        return self._over(SHARD, x, axis, dim=dim)
+        return self._exchange(SHARD, x, axis, dim=dim)
 
     def all_to_all(self, x: R, /, *, axis: str, split: int, join: int) -> R:
         """Send part i of x along `split` to rank i, and join the received parts along `join`.
@@ -254,7 +254,7 @@ class CollectiveOps(Calls[R]):
             MeshError: x that all ranks have alike.
             ShapeError: split or join that is not an axis of x, or a split that the ranks cannot share equally.
         """
-        return self._over(ALL_TO_ALL, x, axis, split=split, join=join)
+        return self._exchange(ALL_TO_ALL, x, axis, split=split, join=join)
 
     def shift(self, x: R, /, *, axis: str, by: int = 1) -> R:
         """Return the x of the rank `by` positions before, around the ring.
@@ -264,7 +264,7 @@ class CollectiveOps(Calls[R]):
         Raises:
             MeshError: x that all ranks have alike.
         """
-        return self._over(SHIFT, x, axis, by=by)
+        return self._exchange(SHIFT, x, axis, by=by)
 
     def axis_index(self, *, axis: str) -> R:
         """Return the rank's coordinate along the axis, an int64 scalar. PyTorch: torch.distributed.get_rank.

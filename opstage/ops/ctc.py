@@ -9,7 +9,7 @@ from .advanced_indexing import take_along_axis
 from .loss import REDUCTIONS, reduced, require_reduction
 from .primitive import R
 from .recurrent import within
-from .rule_helpers import equal_sizes, error, full_like, int_of, zeros
+from .rule_helpers import equal_sizes, error, full_like, read_int, zeros
 from .types import show_shape
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def ctc_loss(
     """
     _require(ops, log_probs, targets, input_lengths, target_lengths, reduction)
     time, batch, classes = log_probs.shape
-    blank = int_of(ops, "ctc_loss", "blank", blank, 0)
+    blank = read_int(ops, "ctc_loss", "blank", blank, 0)
     if isinstance(classes, int) and blank >= classes:
         raise error(ops, "ctc_loss", f"blank is {blank}, which is none of {classes} classes")
     count = targets.shape[1]
@@ -60,7 +60,7 @@ def ctc_loss(
     used = ops.permute(within(ops, "ctc_loss", "target_lengths", target_lengths, count, batch), axes=(1, 0))
     targets = ops.cast(targets, dtype="int64")
     labels = ops.select(used, targets, ops.full(shape=targets.shape, value=blank, dtype="int64"))
-    extended = _between(ops, labels, blank)  # blank, label, blank, label, …, blank
+    extended = _insert_blanks(ops, labels, blank)  # blank, label, blank, label, …, blank
     entered = _may_skip(ops, extended, blank)
 
     there = within(ops, "ctc_loss", "input_lengths", input_lengths, time, batch)
@@ -76,8 +76,8 @@ def ctc_loss(
     def step(ops: Any, alpha: Any, entry: Any) -> tuple[Any, None]:
         """Advance alpha, the log-probability of all paths to each state."""
         score, here = entry
-        skipped = ops.select(entered, _moved(ops, alpha, 2), _none(ops, alpha, alpha.shape))
-        found = ops.add(_log_sum(ops, [alpha, _moved(ops, alpha, 1), skipped]), score)
+        skipped = ops.select(entered, _shift(ops, alpha, 2), _none(ops, alpha, alpha.shape))
+        found = ops.add(_log_sum(ops, [alpha, _shift(ops, alpha, 1), skipped]), score)
         return ops.select(ops.broadcast_to(here, shape=alpha.shape), found, alpha), None
 
     alpha, _ = ops.scan(step, alpha, (scores, there))
@@ -110,7 +110,7 @@ def _require(ops: Any, log_probs: Any, targets: Any, input_lengths: Any, target_
     equal_sizes(ops, op, batch, other, lambda: f"log_probs are of {batch} sequences, but targets of {other}")
 
 
-def _between(ops: Any, labels: Any, blank: int) -> Any:
+def _insert_blanks(ops: Any, labels: Any, blank: int) -> Any:
     """Insert blanks around labels (B, S): (B, 2·S + 1)."""
     batch, count = labels.shape
     blanks = ops.full(shape=labels.shape, value=blank, dtype="int64")
@@ -126,7 +126,7 @@ def _may_skip(ops: Any, extended: Any, blank: int) -> Any:
     return ops.logical_and(label, ops.logical_not(ops.equal(extended, before)))
 
 
-def _moved(ops: Any, alpha: Any, by: int) -> Any:
+def _shift(ops: Any, alpha: Any, by: int) -> Any:
     """Return entry i - by at i, and -inf where it does not exist."""
     wider = ops.pad(alpha, padding=[(0, 0), (by, 0)], value=-math.inf)
     return ops.slice(wider, axis=1, start=0, length=alpha.shape[1])

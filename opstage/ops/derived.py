@@ -49,7 +49,7 @@ from .loss import binary_cross_entropy_with_logits, class_axis, cosine_similarit
 from .matmul import grouped_matmul
 from .primitive import R
 from .recurrent import bidirectional, gru, lstm, rnn
-from .rule_helpers import full_like, int_of
+from .rule_helpers import full_like, read_int
 from .sequence import bincount, searchsorted, segment_sum, sort, top_k, unique
 from .static_arguments import Axes, plain
 from .statistics import cummax, cummin, median, norm, quantile, segment_max, segment_min, std, var
@@ -222,7 +222,7 @@ def global_avg_pool(ops: Ops[R], x: R, /, *, spatial: int = 2) -> R:
         DtypeError: x not a float tensor.
         ShapeError: an invalid argument; an axis is empty; x of another shape.
     """
-    rank, spatial = len(x.shape), int_of(ops, "global_avg_pool", "spatial", spatial)
+    rank, spatial = len(x.shape), read_int(ops, "global_avg_pool", "spatial", spatial)
     if rank not in (spatial + 1, spatial + 2):
         raise ShapeError(
             f"x must be (C, *S) or (N, C, *S) with {spatial} spatial axes, so of rank {spatial + 1} or {spatial + 2}, "

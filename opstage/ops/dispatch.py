@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .dims import Dim
 from .mesh import ALONE, Mesh
 from .primitive import Kind, Primitive, R, Static
-from .splitmix import site_of
+from .splitmix import draw_site
 from .types import DType
 
 # The position: the region path, the ordinal of the op, and the number of draws ----------------------------------------
@@ -77,7 +77,7 @@ class Cursor:
     def next_site(self) -> int:
         """Return the random site of the next draw: a hash of the region path and the draw's ordinal in the region."""
         region = self.region
-        site = site_of(region.path, region.draws)
+        site = draw_site(region.path, region.draws)
         region.draws += 1
         return site
 

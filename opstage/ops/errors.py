@@ -282,7 +282,7 @@ def escaped(text: str) -> str:
     return "".join([c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text])
 
 
-def depth_of(tree: ast.AST) -> int:
+def syntax_depth(tree: ast.AST) -> int:
     """Return the depth of a syntax tree, where a sum of any number of terms counts as one level. Not recursive."""
     deepest = 0
     waiting: list[tuple[ast.AST, int]] = [(tree, 1)]
@@ -387,7 +387,7 @@ def is_written(code: CodeType) -> bool:
     return not (file.startswith("<frozen") or (file == "<string>" and code.co_name.startswith("__")))
 
 
-def is_asked_by_user() -> bool:
+def is_called_by_user() -> bool:
     """Return whether the operator that calls the calling method, such as `==` or `in`, is in the user's code, directly
     or through Python's library."""
     frame: FrameType | None = sys._getframe(2)

@@ -127,7 +127,7 @@ def _parted(ops: Ops[R], x: R, k: Dim) -> tuple[R, R | None]:
     return ops.slice(x, axis=axis, start=0, length=k), ops.slice(x, axis=axis, start=k, length=n - k)
 
 
-def _joined(ops: Ops[R], first: R, rest: R | None) -> R:
+def _join_parts(ops: Ops[R], first: R, rest: R | None) -> R:
     return first if rest is None else ops.concat([first, rest], axis=len(first.shape) - 1)
 
 
@@ -161,7 +161,7 @@ def _qr_vjp(ops: Ops[R], ctx: Context[R], cotangents: Some[R], /) -> Some[R]:
     half = triangle(ops, inner, lower=True, halved=True)
     rotated = ops.bmm(q, ops.add(half, transposed(ops, half)))
     moved = rotated if g_q is None else ops.add(g_q, rotated)
-    return (_joined(ops, _divided(ops, moved, r, transpose=True), of_others),)
+    return (_join_parts(ops, _divided(ops, moved, r, transpose=True), of_others),)
 
 
 def _qr_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R], /) -> Some[R]:
@@ -184,7 +184,7 @@ def _qr_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R], /) 
     t_rest = None
     if others is not None and t_others is not None:
         t_rest = ops.sub(ops.bmm(transposed(ops, q), t_others), ops.bmm(turn, others))
-    return t_q, _joined(ops, ops.bmm(ops.sub(inner, turn), r), t_rest)
+    return t_q, _join_parts(ops, ops.bmm(ops.sub(inner, turn), r), t_rest)
 
 
 QR = _Factors(outputs=("q", "r"), shape=_qr_shape, vjp=_qr_vjp, jvp=_qr_jvp, saves=("q", "r"), flops=_cubic_flops)

@@ -27,7 +27,7 @@ _NO_INPLACE = "nothing changes in place: a program returns what is new"
 
 
 @cache
-def names_of(table: str) -> dict[str, str]:
+def load_names(table: str) -> dict[str, str]:
     """Return a table of names and Opstage's equivalents: `ops`, `refs`, `package` or `torchlean`.
 
     Those of TorchLean are squashed, since Lean's conventions of case are not Python's.
@@ -43,7 +43,7 @@ def _squashed(name: str) -> str:
 def _respelled(name: str, holder: str, known: Iterable[str]) -> str | None:
     """Return Opstage's name for a name of TorchLean, or for one among `known` in another spelling, `trainSGD`."""
     squashed = _squashed(name)
-    ours = names_of("torchlean").get(squashed)
+    ours = load_names("torchlean").get(squashed)
     same = [each for each in known if _squashed(each) == squashed and not each.startswith("_")]
     return ours or (f"{holder}.{same[0]}" if same else None)
 
@@ -69,7 +69,7 @@ def no_such_op(ops: object, name: str, known: Collection[str]) -> UnknownNameErr
     """Return the error for `ops.name`, which is not an op."""
     if name.startswith("__"):
         return _plain(ops, name)
-    ours = names_of("ops").get(name)
+    ours = load_names("ops").get(name)
     if ours is None and name.endswith("_") and name[:-1] in known:
         ours = f"ops.{name[:-1]}: {_NO_INPLACE}"
     ours = ours or _derived(name) or _respelled(name, "ops", {*known, *dir(type(ops))})
@@ -82,7 +82,7 @@ def no_such_method(ref: object, name: str, known: Collection[str]) -> UnknownNam
     """Return the error for `ref.name`: a ref only has a shape, a dtype and operators."""
     if name.startswith("_"):
         return _plain(ref, name)
-    ours, others = names_of("refs").get(name), names_of("ops")
+    ours, others = load_names("refs").get(name), load_names("ops")
     if ours is None and name in known:
         ours = f"ops.{name}(x, …)"
     if ours is None and name.endswith("_") and (name[:-1] in known or name[:-1] in others):
@@ -109,10 +109,10 @@ def _derived(name: str) -> str | None:
 def of_a_module(module: str, name: str, known: Collection[str]) -> str:
     """Return the replacement for `name` of a module that has `known`, as an addition to the error; empty if there is
     none."""
-    ours = names_of("package").get(name) or _respelled(name, module, known)
+    ours = load_names("package").get(name) or _respelled(name, module, known)
     if ours is not None:
         return f"; use {ours}"
-    ours = names_of("ops").get(name)
+    ours = load_names("ops").get(name)
     return "" if ours is None else f"; in a program, of which ops is the first argument, it is {ours}"
 
 
@@ -172,10 +172,10 @@ def of_a_call(error: TypeError) -> str | None:
     home = function.__name__ if isinstance(function, ModuleType) else getattr(function, "__module__", None)
     if str(home).partition(".")[0] not in _MODULES:
         return None
-    return f"{written} does not support refs: {op_for(written.rpartition('.')[2])}"
+    return f"{written} does not support refs: {suggest_op(written.rpartition('.')[2])}"
 
 
-def op_for(name: str, owner: str = "the program's first argument") -> str:
+def suggest_op(name: str, owner: str = "the program's first argument") -> str:
     """Return the hint for a function of another library that was called with refs of `owner`, whose methods are ops."""
     from .protocol import OPS
 
@@ -183,8 +183,8 @@ def op_for(name: str, owner: str = "the program's first argument") -> str:
         return _OF_REFS[name]
     if name in OPS:
         return f"it is ops.{name}, a method of {owner}"
-    if name in names_of("ops"):
-        return f"Opstage calls it {names_of('ops')[name]}"
+    if name in load_names("ops"):
+        return f"Opstage calls it {load_names('ops')[name]}"
     return f"tensors are computed with by ops, the methods of {owner}"
 
 
@@ -256,7 +256,7 @@ def add_hint(error: Exception) -> None:
 
 
 def _of_index(error: IndexError) -> str | None:
-    found = _looked_up(error)
+    found = _find_subscript(error)
     if found is None or not isinstance(found[1], (list, tuple)):
         return None
     text, tree = found
@@ -265,7 +265,7 @@ def _of_index(error: IndexError) -> str | None:
     return f"{text} has {len(tree)} entries, {text}[0] … {text}[{len(tree) - 1}]"
 
 
-def _looked_up(error: Exception) -> tuple[str, Any] | None:
+def _find_subscript(error: Exception) -> tuple[str, Any] | None:
     """Return the text and value of the container in which a line of the user's found nothing."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
@@ -276,7 +276,7 @@ def _looked_up(error: Exception) -> tuple[str, Any] | None:
 
 
 def _of_key(error: KeyError) -> str | None:
-    found = _looked_up(error)
+    found = _find_subscript(error)
     if found is None:
         return None
     (key,) = error.args

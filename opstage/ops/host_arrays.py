@@ -128,7 +128,7 @@ _PACKED = 0x101
 """NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED."""
 
 
-def owner_of(x: Array) -> Array:
+def find_owner(x: Array) -> Array:
     """Return the array that owns the memory of x: the last of the arrays that it is a view of."""
     while isinstance(x.base, np.ndarray):
         x = x.base

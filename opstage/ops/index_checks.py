@@ -76,7 +76,7 @@ class NamedRows(NamedTuple):
     require: Callable[[str, tuple[int, ...], Any], None]
 
 
-def indices_of(primitive: Primitive, operands: Sequence[Any], static: Static) -> NamedRows | None:
+def find_indices(primitive: Primitive, operands: Sequence[Any], static: Static) -> NamedRows | None:
     """Return the indices among a composite's operands, and their check; None if it has none."""
     if primitive in (CROSS_ENTROPY, CROSS_ENTROPY_GRAD):
         logits, labels, *_ = operands
@@ -86,6 +86,6 @@ def indices_of(primitive: Primitive, operands: Sequence[Any], static: Static) ->
 
 def require_indices(primitive: Primitive, operands: Sequence[Array], static: Static) -> None:
     """Check a composite's indices, so that errors are about the composite and not its parts."""
-    named = indices_of(primitive, operands, static)
+    named = find_indices(primitive, operands, static)
     if named is not None:
         named.require(primitive.name, named.shape, named.indices)

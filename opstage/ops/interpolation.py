@@ -15,7 +15,18 @@ from .arrangement import repeat_interleave
 from .dims import Dim, is_one, is_zero, prod, ratio
 from .errors import nearest
 from .primitive import R
-from .rule_helpers import axis_of, dim_of, equal_sizes, error, full_like, known, number_of, sequence_of, weighted, whole
+from .rule_helpers import (
+    equal_sizes,
+    error,
+    full_like,
+    known,
+    read_axis,
+    read_dim,
+    read_number,
+    read_sequence,
+    weighted,
+    whole,
+)
 from .types import require_same_dtype, show_shape
 
 if TYPE_CHECKING:
@@ -94,7 +105,7 @@ def resize(
     if antialias and mode == "nearest":
         raise error(ops, op, 'antialias is of mode "linear" and "cubic"; the nearest entry is not filtered')
     a = (
-        Fraction(number_of(ops, op, "cubic", cubic))
+        Fraction(read_number(ops, op, "cubic", cubic))
         if cubic is not None
         else Fraction(-1, 2)
         if antialias
@@ -134,11 +145,12 @@ def _targets(
     if size is None and scale is None:
         raise error(ops, op, "size or scale must be given")
     size, axes = (
-        None if given is None else sequence_of(ops, op, name, given) for name, given in (("size", size), ("axes", axes))
+        None if given is None else read_sequence(ops, op, name, given)
+        for name, given in (("size", size), ("axes", axes))
     )
     several = scale if isinstance(scale, Sequence) else None
     count = len(size) if size is not None else len(several) if several is not None else len(axes or range(2, rank))
-    chosen = [axis_of(ops, op, axis, rank) for axis in (range(rank - count, rank) if axes is None else axes)]
+    chosen = [read_axis(ops, op, axis, rank) for axis in (range(rank - count, rank) if axes is None else axes)]
     if len(chosen) != count or (several is not None and len(several) != count) or len({*chosen}) != len(chosen):
         raise error(
             ops, op, f"size, scale and axes must be about the same axes, each once, but are {size}, {scale} and {axes}"
@@ -154,7 +166,7 @@ def _targets(
         if size is not None:
             if isinstance(size[i], int) and size[i] < 0:
                 raise error(ops, op, f"a size must not be negative but is {size[i]}")
-            found.append((axis, dim_of(ops, op, "a size", size[i]), exact))
+            found.append((axis, read_dim(ops, op, "a size", size[i]), exact))
             continue
         assert factor is not None and exact is not None
         n = x.shape[axis]
@@ -294,8 +306,8 @@ def affine_grid(ops: Ops[R], theta: R, /, *, size: Sequence[Dim], align_corners:
         ShapeError: an invalid argument; theta of another shape; operands that do not fit each other.
     """
     op = "affine_grid"
-    size = sequence_of(ops, op, "size", size)
-    batch, _, *sizes = (dim_of(ops, op, "a size", d) for d in size) if len(size) > 2 else (0, 0)
+    size = read_sequence(ops, op, "size", size)
+    batch, _, *sizes = (read_dim(ops, op, "a size", d) for d in size) if len(size) > 2 else (0, 0)
     if len(theta.shape) != 3 or not sizes:
         raise error(
             ops,
@@ -378,11 +390,11 @@ def _neighbours(ops: Ops[R], place: R, n: Dim, mode: str) -> list[tuple[R, R | N
     if mode == "linear":
         return [(low, ops.sub(number(1.0), rest)), (ops.add(low, number(1.0)), rest)]
     distances = [ops.add(rest, number(1.0)), rest, ops.sub(number(1.0), rest), ops.sub(number(2.0), rest)]
-    weights = [_keys_at(ops, t, near=i in (1, 2)) for i, t in enumerate(distances)]
+    weights = [_keys_kernel(ops, t, near=i in (1, 2)) for i, t in enumerate(distances)]
     return [(ops.add(low, number(float(i - 1))), weight) for i, weight in enumerate(weights)]
 
 
-def _keys_at(ops: Ops[R], t: R, *, near: bool) -> R:
+def _keys_kernel(ops: Ops[R], t: R, *, near: bool) -> R:
     """Return Keys' cubic kernel with a = -0.75, at a distance up to 1 if `near`, else from 1 to 2."""
     a = Fraction(-3, 4)
     terms = (a + 2, -(a + 3), Fraction(0), Fraction(1)) if near else (a, -5 * a, 8 * a, -4 * a)

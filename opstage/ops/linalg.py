@@ -198,7 +198,7 @@ def inner(ops: Ops[R], x: R, y: R) -> R:
     return ops.reduce_sum(ops.mul(x, y), axis=(-2, -1))
 
 
-def inverse_of(ops: Ops[R], x: R) -> R:
+def invert(ops: Ops[R], x: R) -> R:
     """Return x⁻¹, by solving with the identity matrix."""
     return ops.solve(x, ops.cast(on_diagonal(ops, x), dtype=x.dtype))
 
@@ -224,14 +224,14 @@ DET = Primitive(shape=_number_each, vjp=_det_vjp, jvp=_det_jvp, saves=("x",), fl
 def _cofactor_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /) -> Some[R]:
     """<g, C>·x⁻ᵀ - C·gᵀ·x⁻ᵀ."""
     (g,), (x, out) = cotangents, ctx.saved
-    inverse = transposed(ops, inverse_of(ops, x))
+    inverse = transposed(ops, invert(ops, x))
     whole = ops.mul(over_matrices(ops, inner(ops, g, out), x), inverse)
     return (ops.sub(whole, ops.bmm(ops.bmm(out, transposed(ops, g)), inverse)),)
 
 
 def _cofactor_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R], /) -> tuple[R | None]:
     (x,), (out,), (t,) = primals, outputs, tangents
-    inverse = transposed(ops, inverse_of(ops, x))
+    inverse = transposed(ops, invert(ops, x))
     whole = ops.mul(over_matrices(ops, inner(ops, inverse, t), x), out)
     return (ops.sub(whole, ops.bmm(ops.bmm(inverse, transposed(ops, t)), out)),)
 
@@ -243,12 +243,12 @@ COFACTOR = Primitive(shape=_of_matrix, vjp=_cofactor_vjp, jvp=_cofactor_jvp, sav
 
 def _slogdet_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /) -> Some[R]:
     (_, g), (x,) = cotangents, ctx.saved
-    return (ops.mul(over_matrices(ops, g, x), transposed(ops, inverse_of(ops, x))),)
+    return (ops.mul(over_matrices(ops, g, x), transposed(ops, invert(ops, x))),)
 
 
 def _slogdet_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R], /) -> Some[R]:
     (x,), (t,) = primals, tangents
-    return None, inner(ops, transposed(ops, inverse_of(ops, x)), t)
+    return None, inner(ops, transposed(ops, invert(ops, x)), t)
 
 
 SLOGDET = Primitive(
@@ -351,7 +351,7 @@ def inverse(ops: Ops[R], x: R, /) -> R:
         ShapeError: x of another shape.
     """
     placed(ops, "inverse", lambda: require_square(type_of(x), "x"))
-    return inverse_of(ops, x)
+    return invert(ops, x)
 
 
 # Einstein summation, through permutations, reshapes, products and sums ------------------------------------------------
@@ -378,10 +378,10 @@ def einsum(ops: Ops[R], equation: str, /, *operands: R) -> R:
     for i in range(1, len(operands)):
         other, y = _diagonal(ops, terms[i], operands[i])
         kept = {*output, *"".join(terms[i + 1 :])}
-        letters, x = _sum_out(ops, letters, x, kept.union(other))
-        other, y = _sum_out(ops, other, y, kept.union(letters))
+        letters, x = _sum_axes(ops, letters, x, kept.union(other))
+        other, y = _sum_axes(ops, other, y, kept.union(letters))
         letters, x = _contract(ops, letters, x, other, y, kept, sizes)
-    letters, x = _sum_out(ops, letters, x, set(output))
+    letters, x = _sum_axes(ops, letters, x, set(output))
     return _permuted(ops, letters, x, output)
 
 
@@ -440,7 +440,7 @@ def _diagonal(ops: Ops[R], letters: str, x: R) -> tuple[str, R]:
     return letters, x
 
 
-def _sum_out(ops: Ops[R], letters: str, x: R, kept: set[str]) -> tuple[str, R]:
+def _sum_axes(ops: Ops[R], letters: str, x: R, kept: set[str]) -> tuple[str, R]:
     """Sum x over the axes whose letters are not `kept`."""
     axes = [axis for axis, c in enumerate(letters) if c not in kept]
     if not axes:

@@ -113,6 +113,6 @@ ALONE = Mesh()
 
 
 @lru_cache(maxsize=64)
-def mesh_of(text: str) -> Mesh:
+def parse_mesh(text: str) -> Mesh:
     """Return `Mesh.parse(text)`, cached."""
     return Mesh.parse(text)

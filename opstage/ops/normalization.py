@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # Layer normalisation -------------------------------------------------------------------------------------------------
 
 
-def _last_kept(x: TensorType) -> Shape:
+def _statistic_shape(x: TensorType) -> Shape:
     return (*x.shape[:-1], 1)
 
 
@@ -54,7 +54,7 @@ def _layer_norm_shape(x: TensorType, *affine: TensorType, has_gamma: bool, has_b
     require_axes(x, 1, "the last of which is normalised")
     require_some(x.shape[-1], x, "the last axis")
     require_affine(x, affine, has_gamma, len(x.shape) - 1)
-    statistic = TensorType(_last_kept(x), x.dtype)
+    statistic = TensorType(_statistic_shape(x), x.dtype)
     return x, statistic, statistic
 
 
@@ -81,8 +81,8 @@ def _layer_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool) ->
     require_some(x.shape[-1], x, "the last axis")
     *gamma, mean, rstd, g = rest
     require_affine(x, tuple(gamma), has_gamma, len(x.shape) - 1)
-    require_type(mean, "mean", _last_kept(x), x, "one for each row of x")
-    require_type(rstd, "rstd", _last_kept(x), x, "one for each row of x")
+    require_type(mean, "mean", _statistic_shape(x), x, "one for each row of x")
+    require_type(rstd, "rstd", _statistic_shape(x), x, "one for each row of x")
     vector = TensorType((x.shape[-1],), x.dtype)
     return same_type(x, g, "x", "g"), vector, vector
 
@@ -112,7 +112,7 @@ def _rms_norm_shape(x: TensorType, *gamma: TensorType, has_gamma: bool, eps: Any
     require_axes(x, 1, "the last of which is normalised")
     require_some(x.shape[-1], x, "the last axis")
     require_affine(x, gamma, has_gamma, len(x.shape) - 1)
-    return x, TensorType(_last_kept(x), x.dtype)
+    return x, TensorType(_statistic_shape(x), x.dtype)
 
 
 def _rms_norm_decomposition(ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, eps: float) -> Row[R]:
@@ -144,7 +144,7 @@ def _rms_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool) -> T
     require_some(x.shape[-1], x, "the last axis")
     *gamma, rstd, g = rest
     require_affine(x, tuple(gamma), has_gamma, len(x.shape) - 1)
-    require_type(rstd, "rstd", _last_kept(x), x, "one for each row of x")
+    require_type(rstd, "rstd", _statistic_shape(x), x, "one for each row of x")
     return same_type(x, g, "x", "g"), TensorType((x.shape[-1],), x.dtype)
 
 

@@ -239,7 +239,7 @@ _softmax_shape = alike(require_float, "x")
 _softmax_grad_shape = alike(require_float, "y", "g")
 
 
-def _sum_along(ops: Ops[R], x: R, axis: int) -> R:
+def _broadcast_sum(ops: Ops[R], x: R, axis: int) -> R:
     """Return Σ x along an axis, broadcast along it."""
     return ops.broadcast_to(ops.reduce_sum(x, axis=axis, keepdims=True), shape=x.shape)
 
@@ -255,7 +255,7 @@ def _shifted(ops: Ops[R], x: R, axis: int) -> R:
 
 def _softmax_decomposition(ops: Ops[R], x: R, /, *, axis: int) -> Row[R]:
     e = ops.exp(_shifted(ops, x, axis))
-    return (ops.div(e, _sum_along(ops, e, axis)),)
+    return (ops.div(e, _broadcast_sum(ops, e, axis)),)
 
 
 def _softmax_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, axis: int) -> Some[R]:
@@ -279,7 +279,7 @@ SOFTMAX = Primitive(
 
 
 def _softmax_grad_decomposition(ops: Ops[R], y: R, g: R, /, *, axis: int) -> Row[R]:
-    return (ops.mul(y, ops.sub(g, _sum_along(ops, ops.mul(y, g), axis))),)
+    return (ops.mul(y, ops.sub(g, _broadcast_sum(ops, ops.mul(y, g), axis))),)
 
 
 SOFTMAX_GRAD = Primitive(
@@ -300,7 +300,7 @@ def _log_softmax_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, axi
 
 def _log_softmax_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R], /, *, axis: int) -> Some[R]:
     (y,), (t,) = outputs, tangents
-    return (ops.sub(t, _sum_along(ops, ops.mul(ops.exp(y), t), axis)),)
+    return (ops.sub(t, _broadcast_sum(ops, ops.mul(ops.exp(y), t), axis)),)
 
 
 LOG_SOFTMAX = Primitive(
@@ -315,7 +315,7 @@ LOG_SOFTMAX = Primitive(
 
 
 def _log_softmax_grad_decomposition(ops: Ops[R], y: R, g: R, /, *, axis: int) -> Row[R]:
-    return (ops.sub(g, ops.mul(ops.exp(y), _sum_along(ops, g, axis))),)
+    return (ops.sub(g, ops.mul(ops.exp(y), _broadcast_sum(ops, g, axis))),)
 
 
 LOG_SOFTMAX_GRAD = Primitive(

@@ -122,19 +122,19 @@ def valid(ops: Ops[R], op: str, value: Any) -> Any:
     return value
 
 
-def axis_of(ops: Ops[R], op: str, axis: Any, rank: int) -> int:
+def read_axis(ops: Ops[R], op: str, axis: Any, rank: int) -> int:
     """Return a nonnegative axis."""
     found: int = valid(ops, op, normalize_axis(op, axis, rank))
     return found
 
 
-def axes_of(ops: Ops[R], op: str, axis: Axes, rank: int) -> tuple[int, ...]:
+def read_axes(ops: Ops[R], op: str, axis: Axes, rank: int) -> tuple[int, ...]:
     """Return nonnegative sorted axes; None means all."""
     found = valid(ops, op, normalize_axes(op, axis, rank))
-    return tuple(axis_of(ops, op, a, rank) for a in found)
+    return tuple(read_axis(ops, op, a, rank) for a in found)
 
 
-def int_of(ops: Ops[R], op: str, name: str, value: Any, least: int | None = None) -> int:
+def read_int(ops: Ops[R], op: str, name: str, value: Any, least: int | None = None) -> int:
     """Return an int >= `least`."""
     found: int = valid(ops, op, as_int(op, name, value))
     if least is not None and found < least:
@@ -142,13 +142,13 @@ def int_of(ops: Ops[R], op: str, name: str, value: Any, least: int | None = None
     return found
 
 
-def sequence_of(ops: Ops[R], op: str, name: str, value: Any) -> tuple[Any, ...]:
+def read_sequence(ops: Ops[R], op: str, name: str, value: Any) -> tuple[Any, ...]:
     """Return the entries of a sequence."""
     found: tuple[Any, ...] = valid(ops, op, as_sequence(op, name, value))
     return found
 
 
-def number_of(ops: Ops[R], op: str, name: str, value: Any) -> Any:
+def read_number(ops: Ops[R], op: str, name: str, value: Any) -> Any:
     """Return a finite number."""
     number = plain(value)
     if isinstance(number, int | float | Fraction) and math.isfinite(number):
@@ -156,15 +156,15 @@ def number_of(ops: Ops[R], op: str, name: str, value: Any) -> Any:
     raise error(ops, op, f"{name} must be a number that is finite but is {brief(value)}")
 
 
-def dim_of(ops: Ops[R], op: str, name: str, value: Any) -> Dim:
+def read_dim(ops: Ops[R], op: str, name: str, value: Any) -> Dim:
     """Return an int or a dim."""
     found: Dim = valid(ops, op, as_dim(op, name, value))
     return found
 
 
-def count_of(ops: Ops[R], op: str, name: str, value: Any) -> Dim:
+def read_count(ops: Ops[R], op: str, name: str, value: Any) -> Dim:
     """Return a dim >= 0."""
-    found = dim_of(ops, op, name, value)
+    found = read_dim(ops, op, name, value)
     at_most(ops, op, 0, found, lambda: f"{name} must be at least 0 but is {found}")
     return found
 

@@ -12,13 +12,13 @@ from .reduction import flops_per_element, reduced_shape
 from .rule_helpers import (
     add_all,
     at_most,
-    axis_of,
-    dim_of,
     dtype_error,
     equal_sizes,
     error,
     full_like,
     placed,
+    read_axis,
+    read_dim,
     require_rank,
     same_shape,
     same_type,
@@ -217,7 +217,7 @@ def sort(ops: Ops[R], x: R, /, *, axis: int = -1, descending: bool = False) -> t
     Raises:
         ShapeError: no such axis; an invalid argument.
     """
-    axis = axis_of(ops, "sort", axis, len(x.shape))
+    axis = read_axis(ops, "sort", axis, len(x.shape))
     places = ops.argsort(x, axis=axis, descending=descending)
     return _picked(ops, x, places, axis), places
 
@@ -231,8 +231,8 @@ def top_k(ops: Ops[R], x: R, /, *, k: Dim, axis: int = -1, largest: bool = True)
     Raises:
         ShapeError: no such axis; an invalid argument; operands that do not fit each other.
     """
-    axis = axis_of(ops, "top_k", axis, len(x.shape))
-    k, length = dim_of(ops, "top_k", "k", k), x.shape[axis]
+    axis = read_axis(ops, "top_k", axis, len(x.shape))
+    k, length = read_dim(ops, "top_k", "k", k), x.shape[axis]
     if isinstance(k, int) and k < 0:
         raise error(ops, "top_k", f"k must be at least 0 but is {k}")
     at_most(
@@ -288,7 +288,7 @@ def bincount(ops: Ops[R], x: R, /, *, size: Dim, weights: R | None = None) -> R:
     """
     op = "bincount"
     placed(ops, op, lambda: require_integer(type_of(x), "x"))
-    size, count = dim_of(ops, op, "size", size), prod(x.shape)
+    size, count = read_dim(ops, op, "size", size), prod(x.shape)
     if weights is None:
         added = whole(ops, (count,), 1)
     else:
@@ -328,7 +328,7 @@ def segment_count(ops: Ops[R], op: str, x: R, segments: R, count: Dim) -> Dim:
         segments.shape[0],
         lambda: f"x is {show_shape(x.shape)} but segments are {show_shape(segments.shape)}: one of each row is needed",
     )
-    return dim_of(ops, op, "count", count)
+    return read_dim(ops, op, "count", count)
 
 
 def unique(ops: Ops[R], x: R, /, *, size: Dim, fill: float = 0) -> tuple[R, R, R]:
@@ -344,7 +344,7 @@ def unique(ops: Ops[R], x: R, /, *, size: Dim, fill: float = 0) -> tuple[R, R, R
         ShapeError: an invalid argument; no such shape.
     """
     op = "unique"
-    size, count = dim_of(ops, op, "size", size), prod(x.shape)
+    size, count = read_dim(ops, op, "size", size), prod(x.shape)
     if x.dtype == BOOL:
         raise dtype_error(ops, op, "x must be a tensor of numbers but is bool; cast it with ops.cast(…, dtype=…)")
     ordered = sort(ops, ops.reshape(x, shape=(count,)))[0]

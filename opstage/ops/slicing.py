@@ -178,7 +178,7 @@ def _no_tensors(op: str) -> InvalidStatic:
     return InvalidStatic("at least one tensor is needed", op)
 
 
-def _adds_up(lengths: tuple[Any, ...], shape: Shape, axis: int) -> InvalidStatic | None:
+def _require_sum(lengths: tuple[Any, ...], shape: Shape, axis: int) -> InvalidStatic | None:
     """Return an `InvalidStatic` if sizes of a split are invalid or do not add up to the axis."""
     for length in lengths:
         if isinstance(length, InvalidStatic):
@@ -250,7 +250,7 @@ class SlicingOps(Calls[R]):
             return (self._call(SLICE, (x,), {"axis": given, "start": 0, "step": 1, "length": 0}),)
         lengths = tuple(as_dim("split", "a size", size) for size in given)
         if not isinstance(axis, InvalidStatic):
-            invalid = _adds_up(lengths, x.shape, axis)
+            invalid = _require_sum(lengths, x.shape, axis)
         if isinstance(invalid, InvalidStatic):
             static = {"axis": invalid, "start": 0, "step": 1}
             return tuple(self._call(SLICE, (x,), static | {"length": length}) for length in lengths)

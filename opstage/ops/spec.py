@@ -193,10 +193,10 @@ def _as_spec(value: Any) -> Spec:
         except UsageError:
             if not typed:  # else it has a shape, and no values on the host
                 raise
-    return Spec(tuple(value.shape), _dtype_of(value.dtype))
+    return Spec(tuple(value.shape), _array_dtype(value.dtype))
 
 
-def _dtype_of(dtype: Any) -> str | None:
+def _array_dtype(dtype: Any) -> str | None:
     """Return a Spec's dtype for arrays of `dtype`, of NumPy or another library, which is recognised by name."""
     try:
         known = np.dtype(dtype)

@@ -72,7 +72,7 @@ def iteration_key(key: int, iteration: int) -> int:
     return splitmix64(key + iteration)
 
 
-def site_of(path: Sequence[tuple[str, int]], draw: int) -> int:
+def draw_site(path: Sequence[tuple[str, int]], draw: int) -> int:
     """Return the 64-bit site of a draw, from the region path and the draw's ordinal in that region.
 
     Each segment of `path` is a region's name and its occurrence. The site is the BLAKE2b digest of 8 bytes, read as a

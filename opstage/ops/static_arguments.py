@@ -71,17 +71,17 @@ def raise_invalid(static: Mapping[str, Any]) -> None:
     """Raise the first invalid static parameter, including those in tuples; a symbolic number must be defined."""
     for value in static.values():
         if isinstance(value, tuple):
-            _raise_in(value)
+            _raise_invalid_entry(value)
         elif isinstance(value, DimFloat):
             value.require_defined()
 
 
-def _raise_in(value: tuple[Any, ...]) -> None:
+def _raise_invalid_entry(value: tuple[Any, ...]) -> None:
     if isinstance(value, InvalidStatic):
         value.raise_()
     for entry in value:
         if isinstance(entry, tuple):
-            _raise_in(entry)
+            _raise_invalid_entry(entry)
 
 
 # Canonical forms of static arguments: axes, per-axis tuples, shapes ---------------------------------------------------

@@ -15,14 +15,14 @@ from .dims import Dim, is_zero, prod, ratio
 from .primitive import R
 from .rule_helpers import (
     at_most,
-    axes_of,
-    axis_of,
     corrected_mean,
     dtype_error,
     error,
     full_like,
-    int_of,
     placed,
+    read_axes,
+    read_axis,
+    read_int,
     type_of,
     whole,
     zeros,
@@ -69,7 +69,7 @@ def norm(ops: Ops[R], x: R, /, *, ord: float = 2, axis: Axes = None, keepdims: b
         ShapeError: no such axis; an invalid argument.
     """
     _require_float(ops, "norm", x)
-    axes = axes_of(ops, "norm", axis, len(x.shape))
+    axes = read_axes(ops, "norm", axis, len(x.shape))
     if ord == 1:
         return ops.reduce_sum(ops.abs(x), axis=axes, keepdims=keepdims)
     if ord == math.inf:
@@ -125,7 +125,7 @@ def quantile(
     if axis is None:
         x, place = ops.reshape(x, shape=(prod(whole),)), 0
     else:
-        (place,) = axes_of(ops, op, axis, rank)
+        (place,) = read_axes(ops, op, axis, rank)
     length = x.shape[place]
     at_most(
         ops,
@@ -140,7 +140,9 @@ def quantile(
         quarter = 4 * exact.denominator
         low = (2 * below + 3 * exact.denominator - 1) // quarter + (2 * below + exact.denominator) // quarter
     ordered = sort(ops, x, axis=place)[0]
-    out = _between(ops, ordered, place, low, high, ratio(below % exact.denominator, exact.denominator), interpolation)
+    out = _interpolate(
+        ops, ordered, place, low, high, ratio(below % exact.denominator, exact.denominator), interpolation
+    )
     unordered = ops.reduce_any(ops.logical_not(ops.equal(x, x)), axis=place, keepdims=True)
     out = ops.select(unordered, full_like(ops, out, math.nan), out)
     if axis is None:
@@ -161,7 +163,7 @@ def median(ops: Ops[R], x: R, /, *, axis: int | None = None, keepdims: bool = Fa
     return quantile(ops, x, q=Fraction(1, 2), axis=axis, keepdims=keepdims, interpolation="midpoint")
 
 
-def _between(ops: Ops[R], ordered: R, axis: int, low: Dim, high: Dim, weight: Any, interpolation: str) -> R:
+def _interpolate(ops: Ops[R], ordered: R, axis: int, low: Dim, high: Dim, weight: Any, interpolation: str) -> R:
     """Return the element between two positions of sorted elements; between equal ones, even infinite, that element."""
     lower = ops.slice(ordered, axis=axis, start=low, length=1)
     if interpolation in ("lower", "nearest"):
@@ -178,8 +180,8 @@ def _between(ops: Ops[R], ordered: R, axis: int, low: Dim, high: Dim, weight: An
 
 def _variance(ops: Ops[R], op: str, x: R, axis: Axes, correction: int, keepdims: bool) -> R:
     _require_float(ops, op, x)
-    axes = axes_of(ops, op, axis, len(x.shape))
-    correction = int_of(ops, op, "correction", correction, 0)
+    axes = read_axes(ops, op, axis, len(x.shape))
+    correction = read_int(ops, op, "correction", correction, 0)
     count = prod(x.shape[a] for a in axes)
     at_most(
         ops,
@@ -271,7 +273,7 @@ def _numbers(ops: Ops[R], op: str, x: R) -> None:
 
 def _so_far(ops: Ops[R], op: str, x: R, axis: int, *, greatest: bool) -> tuple[R, R]:
     _numbers(ops, op, x)
-    axis = axis_of(ops, op, axis, len(x.shape))
+    axis = read_axis(ops, op, axis, len(x.shape))
     floats = x.dtype.kind == "f"
     if floats:
         first: Any = -math.inf if greatest else math.inf

@@ -88,7 +88,7 @@ def called_by_users(function: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-def made_by_users(made: type[T]) -> type[T]:
+def constructed_by_users(made: type[T]) -> type[T]:
     """Decorate a public class: errors of its constructor end at the user's frame.
 
     Invalid constructor arguments raise an `ArgumentsError` that names the nearest keyword. The class keeps its

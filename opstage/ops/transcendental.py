@@ -81,7 +81,7 @@ def _atan_derivative(ops: Ops[R], x: R, g: R) -> R:
 ATAN = pointwise(reads="x", derivative=_atan_derivative)
 
 
-def _cosine_beside(ops: Ops[R], x: R) -> R:
+def _complementary_cosine(ops: Ops[R], x: R) -> R:
     """Return √((1 - x)·(1 + x)), accurate near ±1."""
     one = full_like(ops, x, 1.0)
     return ops.sqrt(ops.mul(ops.sub(one, x), ops.add(one, x)))
@@ -89,12 +89,12 @@ def _cosine_beside(ops: Ops[R], x: R) -> R:
 
 def _asin_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """2 · atan(x/(1 + √(1 - x²)))."""
-    half = ops.atan(ops.div(x, ops.add(full_like(ops, x, 1.0), _cosine_beside(ops, x))))
+    half = ops.atan(ops.div(x, ops.add(full_like(ops, x, 1.0), _complementary_cosine(ops, x))))
     return (ops.scale(half, c=2.0),)
 
 
 ASIN = pointwise(
-    reads="x", derivative=lambda ops, x, g: ops.div(g, _cosine_beside(ops, x)), decomposition=_asin_decomposition
+    reads="x", derivative=lambda ops, x, g: ops.div(g, _complementary_cosine(ops, x)), decomposition=_asin_decomposition
 )
 
 
@@ -106,7 +106,7 @@ def _acos_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
 
 ACOS = pointwise(
     reads="x",
-    derivative=lambda ops, x, g: ops.neg(ops.div(g, _cosine_beside(ops, x))),
+    derivative=lambda ops, x, g: ops.neg(ops.div(g, _complementary_cosine(ops, x))),
     decomposition=_acos_decomposition,
 )
 

@@ -110,10 +110,10 @@ def as_list(tree: Any) -> Any:
 
 def no_ref(value: Any, cure: str = "make one with ops.const(…)", op: str = "an op") -> ProgramError:
     """Return the error for an argument of an op that is not a ref."""
-    return ProgramError(f"{op} got {a_kind_of(value)} where it needs a ref; {cure}{if_list(value)}")
+    return ProgramError(f"{op} got {describe_kind(value)} where it needs a ref; {cure}{if_list(value)}")
 
 
-def a_kind_of(value: Any) -> str:
+def describe_kind(value: Any) -> str:
     return "a list" if type(value) is Scalars else a_type(value)
 
 

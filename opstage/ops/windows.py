@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .dims import Dim, exact_div, floor_div, prod, require_at_most, require_equal
 from .errors import ShapeError
 from .primitive import R
-from .rule_helpers import dim_of, equal_sizes, error, int_of, sequence_of, valid
+from .rule_helpers import equal_sizes, error, read_dim, read_int, read_sequence, valid
 from .static_arguments import IntOrTuple, InvalidStatic, per_axis
 from .types import Shape, TensorType, show_shape
 
@@ -141,7 +141,7 @@ def space_to_depth(ops: Ops[R], x: R, /, *, block: int) -> R:
 def _image(ops: Ops[R], op: str, x: R, factor: int) -> int:
     if len(x.shape) < 3:
         raise error(ops, op, f"x must be (*, C, H, W) but is {show_shape(x.shape)}")
-    return int_of(ops, op, "the factor", factor, 1)
+    return read_int(ops, op, "the factor", factor, 1)
 
 
 def _parts(ops: Ops[R], op: str, x: R, axis: int, by: Dim) -> Dim:
@@ -246,7 +246,7 @@ def fold(
     """
     windows = _windows(ops, "fold", kernel, stride, padding, dilation)
     sizes, steps, around, apart = windows
-    image = tuple(dim_of(ops, "fold", "a size", d) for d in sequence_of(ops, "fold", "size", size))
+    image = tuple(read_dim(ops, "fold", "a size", d) for d in read_sequence(ops, "fold", "size", size))
     if len(x.shape) not in (2, 3) or len(image) != len(sizes):
         raise error(
             ops,

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from ..ops.primitive import R
 from ..ops.protocol import Ops
-from ..ops.tracebacks import made_by_users
+from ..ops.tracebacks import constructed_by_users
 from ..ops.types import DType, Shape
 from .hyperparameters import at_least_0, number, pair, share
 from .optimizer import Optimizer, Rate, Scalars, Slot, Slots, average, decayed, plus, shrunk, times
@@ -63,7 +63,7 @@ class _WithMoments(Optimizer):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Adam(_WithMoments):
     """Adam (Kingma & Ba 2015); weight decay is part of the gradient, g += weight_decay·p. PyTorch: torch.optim.Adam.
@@ -76,7 +76,7 @@ class Adam(_WithMoments):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class AdamW(_WithMoments):
     """AdamW (Loshchilov & Hutter 2019); weight decay shrinks the parameter, p *= 1 - lr·weight_decay. PyTorch:
@@ -91,7 +91,7 @@ class AdamW(_WithMoments):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
     """Adagrad (Duchi et al. 2011). PyTorch: torch.optim.Adagrad.
@@ -128,7 +128,7 @@ class Adagrad(Optimizer):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Rmsprop(Optimizer):
     """RMSprop (Tieleman & Hinton 2012). PyTorch: torch.optim.RMSprop, without its momentum and centred forms.
@@ -158,7 +158,7 @@ class Rmsprop(Optimizer):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Adadelta(Optimizer):
     """Adadelta (Zeiler 2012). PyTorch: torch.optim.Adadelta.

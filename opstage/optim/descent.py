@@ -9,13 +9,13 @@ from typing_extensions import override
 
 from ..ops.primitive import R
 from ..ops.protocol import Ops
-from ..ops.tracebacks import made_by_users
+from ..ops.tracebacks import constructed_by_users
 from .hyperparameters import at_least_0
 from .optimizer import Optimizer, Rate, Scalars, Slots, decayed, times
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Sgd(Optimizer):
     """Gradient descent: p -= lr·(g + weight_decay·p). PyTorch: torch.optim.SGD.
@@ -62,7 +62,7 @@ class _WithVelocity(Optimizer):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Momentum(_WithVelocity):
     """Gradient descent with momentum (Polyak 1964). PyTorch: torch.optim.SGD(momentum=0.9).
@@ -75,7 +75,7 @@ class Momentum(_WithVelocity):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Nesterov(_WithVelocity):
     """Gradient descent with Nesterov's momentum (1983). PyTorch: torch.optim.SGD(momentum=0.9, nesterov=True).

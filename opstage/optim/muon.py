@@ -11,7 +11,7 @@ from ..ops.dims import Dim, UndecidedDimError, ratio
 from ..ops.errors import UsageError
 from ..ops.primitive import R
 from ..ops.protocol import Ops
-from ..ops.tracebacks import made_by_users
+from ..ops.tracebacks import constructed_by_users
 from ..ops.types import DType, Shape, show_shape
 from .adaptive import AdamW
 from .hyperparameters import at_least_0, count, number, require_fraction
@@ -21,7 +21,7 @@ _OTHERS = "others."
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Muon(Optimizer):
     """Orthogonalised momentum for matrices (Jordan et al. 2024). PyTorch: torch.optim.Muon.

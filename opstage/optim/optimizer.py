@@ -24,7 +24,7 @@ from ..ops.primitive import NO_STATIC, R
 from ..ops.protocol import Ops, is_ours
 from ..ops.types import DType, Shape
 from ..transforms.base_program import Identity
-from ..transforms.fused_call import traced_program, types_of
+from ..transforms.fused_call import ref_types, traced_program
 from ..transforms.interpreter import on_refs
 from ..transforms.tracer import Composite
 from . import schedule as schedule
@@ -275,7 +275,7 @@ class UpdateOp:
 
         numbers = [repr(getattr(optimizer, f.name)) for f in fields(optimizer) if f.name != "lr"]
         key = (type(optimizer), names, *numbers)
-        name, types = f"{optimizer.name}_update", types_of(refs)
+        name, types = f"{optimizer.name}_update", ref_types(refs)
         found = traced_program(_shapes(), key, name, program, types)
         if found is None:
             return None

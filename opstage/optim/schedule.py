@@ -15,7 +15,7 @@ from typing import final
 
 from typing_extensions import override
 
-from ..ops.tracebacks import made_by_users
+from ..ops.tracebacks import constructed_by_users
 from .hyperparameters import (
     at_least_0,
     check_numbers,
@@ -75,7 +75,7 @@ def _line(start: float, end: float, done: float) -> float:
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class ConstantRate(_OfNumbers):
     """A constant rate: lr."""
@@ -87,7 +87,7 @@ class ConstantRate(_OfNumbers):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Step(_OfNumbers):
     """lr · gamma^⌊step/step_size⌋. PyTorch: StepLR."""
@@ -101,7 +101,7 @@ class Step(_OfNumbers):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Exponential(_OfNumbers):
     """lr · gamma^step. PyTorch: ExponentialLR."""
@@ -114,7 +114,7 @@ class Exponential(_OfNumbers):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Cosine(_OfNumbers):
     """eta_min + (lr - eta_min)·(1 + cos(π·step/total_steps))/2 (Loshchilov & Hutter 2017).
@@ -131,7 +131,7 @@ class Cosine(_OfNumbers):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class LinearWarmup(_OfNumbers):
     """lr · (f + (1 - f)·min(step, warmup_steps)/warmup_steps), f = start_factor. PyTorch: LinearLR."""
@@ -145,7 +145,7 @@ class LinearWarmup(_OfNumbers):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class WarmupCosine(_OfNumbers):
     """A linear rise to lr at step `warmup_steps`, then half a cosine down to eta_min, reached at `total_steps`.
@@ -175,7 +175,7 @@ _CYCLIC_MODES = ("triangular", "triangular2", "exp_range")
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Cyclic(_OfNumbers):
     """A triangular wave from base_lr to max_lr and back, repeated (Smith 2017). PyTorch: CyclicLR.
@@ -214,7 +214,7 @@ _ANNEALINGS = {"cos": _cosine, "linear": _line}
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class OneCycle(_OfNumbers):
     """From max_lr/div_factor up to max_lr, then down to max_lr/div_factor/final_div_factor (Smith & Topin 2019).
@@ -247,7 +247,7 @@ class OneCycle(_OfNumbers):
 
 
 @final
-@made_by_users
+@constructed_by_users
 @dataclass(frozen=True)
 class Scaled(_OfNumbers):
     """factor · schedule(step)."""

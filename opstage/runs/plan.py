@@ -18,7 +18,7 @@ from ..interpreters.shape_check.traffic import Machines, predicted
 from ..models import Model
 from ..ops.dims import DimScope
 from ..ops.errors import UsageError, ValidationError
-from ..ops.mesh import Mesh, mesh_of
+from ..ops.mesh import Mesh, parse_mesh
 from ..ops.spec import sized
 from ..ops.trees import flatten
 from ..ops.types import as_dtype
@@ -163,7 +163,7 @@ def _sizes_of_recipe(
 
 def require_sizes(model: Model, at: Mapping[str, int], options: Options) -> None:
     """Raise UsageError for a named size of the batch, or of the mesh, without a number."""
-    names = (*dim_names(model.batch), *mesh_of(options.mesh).open)
+    names = (*dim_names(model.batch), *parse_mesh(options.mesh).open)
     missing = [name for name in names if name not in at]
     if missing:
         example = ",".join(f"{name}={at.get(name, 64)}" for name in names)
@@ -184,7 +184,7 @@ def _planned(
 ) -> StepPlan:
     model.require_loss()
     require_sizes(model, at, options)
-    mesh = mesh_of(options.mesh)
+    mesh = parse_mesh(options.mesh)
     if not mesh.is_alone and (options.backend != "eager" or on not in (CPU,) and not isinstance(on, Rates)):
         raise UsageError("a rank of a mesh is planned on the eager backend of the CPU: leave --backend and --on out")
     rates: Rates
@@ -218,7 +218,7 @@ def _wire(
     report = check_step(model.require_loss(), model.init, *model.batch, **more)
     if not report.ok:
         raise ValidationError(str(report), report)
-    mesh = mesh_of(options.mesh)
+    mesh = parse_mesh(options.mesh)
     numbers = Mesh(tuple([(axis, at.get(str(size), size)) for axis, size in mesh.axes]))
     sent = int(value_at(report.traffic.sent, at))
     if cluster is None:

@@ -21,7 +21,7 @@ from ..compiler.native.thread_pool import workers
 from ..distributed.processes import require_hosted
 from ..distributed.transport import Transport
 from ..ops.errors import UsageError
-from ..ops.mesh import Mesh, mesh_of
+from ..ops.mesh import Mesh, parse_mesh
 from ..ops.readable_amounts import show_size
 from ..training.fit import EpochResult, Position, Saver
 from ..training.state import OptimizerState
@@ -78,7 +78,7 @@ def fingerprint(task: Task, configuration: Configuration) -> dict[str, Any]:
 def require_processes(task: Task, transport: Transport) -> None:
     """Raise UsageError if these processes cannot host the mesh of a run."""
     if transport.processes > 1:
-        require_hosted(mesh_of(task.settings.options.mesh), transport.processes)
+        require_hosted(parse_mesh(task.settings.options.mesh), transport.processes)
 
 
 def connect(task: Task) -> None:

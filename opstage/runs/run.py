@@ -17,7 +17,7 @@ from typing_extensions import override
 from ..distributed.processes import world
 from ..files import Document
 from ..ops.errors import UsageError, require_extra
-from ..ops.mesh import mesh_of
+from ..ops.mesh import parse_mesh
 from ..training import checkpoint as checkpoint
 from ..training.callback import Callback, Loop
 from ..training.callbacks import BestCheckpoint
@@ -262,7 +262,7 @@ def run_task(
             saver = voting = Voting(keeper, transport)
             stack.enter_context(voting.catch_signals())
         following = _LoopListener(journal)
-        processes = Processes(transport, mesh_of(settings.options.mesh)) if several else None
+        processes = Processes(transport, parse_mesh(settings.options.mesh)) if several else None
         if journal is not None:
             journal.processes = processes
         since = time.perf_counter()

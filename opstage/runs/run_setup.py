@@ -12,7 +12,7 @@ from ..data.loader import larger_batch
 from ..data.preparation import Preparation
 from ..models import Model, Recipe
 from ..ops.errors import UsageError
-from ..ops.mesh import mesh_of
+from ..ops.mesh import parse_mesh
 from ..ops.tied_parameters import Places
 from ..optim import Optimizer
 from ..optim.groups import flags_by_rules
@@ -91,7 +91,7 @@ def least_batch(settings: Settings) -> int:
 
 
 def _ranks(settings: Settings) -> int:
-    ranks: int = mesh_of(settings.options.mesh).require_numbers().size(DATA)
+    ranks: int = parse_mesh(settings.options.mesh).require_numbers().size(DATA)
     return ranks
 
 

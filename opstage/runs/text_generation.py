@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..api import run
 from ..models import gpt as gpt
 from ..ops.errors import UsageError
-from ..ops.splitmix import require_seed, site_of, stream_key, uniform_bits
+from ..ops.splitmix import draw_site, require_seed, stream_key, uniform_bits
 from ..ops.trees import flatten, paths, unflatten
 from ..options import Options, options_of
 from ..safetensors_files import read_tensors
@@ -26,7 +26,7 @@ from ..training.snapshot import require_fit
 from .directory import CHECKPOINT
 from .settings import configure
 
-_SITE = site_of((("opstage.generate", 0),), 0)
+_SITE = draw_site((("opstage.generate", 0),), 0)
 
 
 @final

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from ..files import Document
 from ..ops.errors import UsageError, nearest
-from ..ops.tracebacks import made_by_users
+from ..ops.tracebacks import constructed_by_users
 from ..optim.hyperparameters import (
     require_choice,
     require_count,
@@ -116,7 +116,7 @@ class _Watching(Callback):
 
 
 @final
-@made_by_users
+@constructed_by_users
 class EarlyStopping(_Watching):
     """Ends the run when `metric` has not improved by more than `min_delta` for `patience` epochs.
 
@@ -148,7 +148,7 @@ class EarlyStopping(_Watching):
 
 
 @final
-@made_by_users
+@constructed_by_users
 class BestCheckpoint(_Watching):
     """Keeps a checkpoint of the epoch with the best `metric`, in `folder`, by default in RUN/best of its run.
 
@@ -202,7 +202,7 @@ class BestCheckpoint(_Watching):
 
 
 @final
-@made_by_users
+@constructed_by_users
 class ReduceOnPlateau(_Watching):
     """Multiplies the learning rate by `factor` when `metric` has not improved for `patience` epochs.
 
@@ -248,7 +248,7 @@ class ReduceOnPlateau(_Watching):
 
 
 @final
-@made_by_users
+@constructed_by_users
 class Ema(Callback):
     """An exponential moving average of the parameters, evaluated too: metrics `ema_loss`, `ema_accuracy` ….
 
@@ -320,7 +320,7 @@ class _Calling(Callback):
 
 
 @final
-@made_by_users
+@constructed_by_users
 class EachStep(_Calling):
     """Calls `function(loop, loss)` after each step. Its state is not saved in checkpoints: see `Callback`.
 
@@ -334,7 +334,7 @@ class EachStep(_Calling):
 
 
 @final
-@made_by_users
+@constructed_by_users
 class EachEpoch(_Calling):
     """Calls `function(loop, result)` after each epoch. Its state is not saved in checkpoints: see `Callback`.
 

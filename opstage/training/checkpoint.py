@@ -22,7 +22,7 @@ import numpy as np
 from ..files import DISK, TEMPORARY, Disk, Document, make_folder, write_file
 from ..ops.errors import UsageError, a_type
 from ..optim import Optimizer
-from ..safetensors_files import decode, in_order, map_tensors, read_bytes, size_of, stream
+from ..safetensors_files import decode, file_size, in_order, map_tensors, read_bytes, stream
 from .callback import Callback, require_restorable
 from .finite import require_finite_values
 from .snapshot import Array, Snapshot, from_document, take_snapshot, to_document
@@ -151,7 +151,7 @@ def load(directory: str | os.PathLike[str], *, mapped: bool = False, verify: boo
             break  # else a save replaced both files between the two reads
     expected = manifest["tensors"]
     data = None if mapped else read_bytes(path)
-    size = len(data) if data is not None else size_of(path)
+    size = len(data) if data is not None else file_size(path)
     if size < expected["bytes"]:
         raise UsageError(f"{path}: truncated: it has {size:,} of {expected['bytes']:,} bytes; {_ADVICE}")
     if size != expected["bytes"] or (verify and _digest(path, data) != expected["sha256"]):

@@ -18,7 +18,7 @@ from ..interpreters.registry import make_interpreter
 from ..interpreters.shape_check.finding import Finding
 from ..ops.array_conversion import as_numpy
 from ..ops.errors import ShapeError, UsageError
-from ..ops.host_arrays import owner_of
+from ..ops.host_arrays import find_owner
 from ..ops.tied_parameters import Places
 from ..ops.trees import align, flatten, paths, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, dtype_name, is_float, show_shape
@@ -175,7 +175,7 @@ class Given:
         memory."""
         if not isinstance(value, np.ndarray) or not value.size:
             return None
-        owner = owner_of(value)
+        owner = find_owner(value)
         known, made = self._known.get(id(owner), _NOBODY)
         if known is None or known() is not owner:  # another array lived at this address before
             if len(self._known) % _SWEEP == 0:

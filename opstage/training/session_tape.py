@@ -19,7 +19,7 @@ from ..ops.errors import DtypeError, OpstageError, ProgramError, ShapeError, Usa
 from ..ops.hints import Renamed
 from ..ops.infix import Infix
 from ..ops.primitive import Primitive, Static
-from ..ops.splitmix import site_of
+from ..ops.splitmix import draw_site
 from ..ops.static_arguments import plain
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import no_ref
@@ -324,10 +324,10 @@ class SessionRef(Node[Any]):
         operator = _REFLECTED.get(ufunc.__name__)
         if operator and method == "__call__" and not more and not isinstance(inputs[0], Node):
             return getattr(self, operator)(inputs[0])
-        from ..ops.hints import op_for
+        from ..ops.hints import suggest_op
 
         name = _REDUCTIONS.get(ufunc.__name__, ufunc.__name__) if method == "reduce" else ufunc.__name__
-        raise TypeError(f"np.{name} does not support refs: {op_for(name, 'the session')}")
+        raise TypeError(f"np.{name} does not support refs: {suggest_op(name, 'the session')}")
 
     def forget(self) -> None:
         """Drop the value and all that the backward pass would read; shape and dtype stay."""
@@ -432,7 +432,7 @@ class SessionTape(Tape[Any]):
     def _undraw(self, static: Static) -> None:
         """Return the site of a failed draw to the next draw."""
         region = self.cursor.region
-        if "site" in static and region.draws and static["site"] == site_of(region.path, region.draws - 1):
+        if "site" in static and region.draws and static["site"] == draw_site(region.path, region.draws - 1):
             region.draws -= 1
 
 

@@ -36,7 +36,7 @@ from ..ops.normalization import BATCH_NORM
 from ..ops.primitive import Primitive
 from ..ops.trees import Structure, unflatten
 from ..ops.types import INT64, TensorType, is_float
-from ..transforms.control_flow import CONTROL, bodies_of
+from ..transforms.control_flow import CONTROL, get_bodies
 from ..transforms.derivatives import vjp
 from ..transforms.tracer import constants, evaluate
 from ..transforms.transposition import is_linear
@@ -215,7 +215,7 @@ class RowTrace:
             body = expand(body, stays)
             return body.replace(
                 equations=[
-                    e._replace(static={**e.static, **{name: expanded(inner) for name, inner in bodies_of(e.static)}})
+                    e._replace(static={**e.static, **{name: expanded(inner) for name, inner in get_bodies(e.static)}})
                     if e.primitive in CONTROL
                     else e
                     for e in body.equations

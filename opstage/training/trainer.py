@@ -18,7 +18,7 @@ from ..distributed.ranks import Ranks
 from ..interpreters.shape_check.report import Report
 from ..ops.errors import UsageError
 from ..ops.hints import Renamed
-from ..ops.mesh import mesh_of
+from ..ops.mesh import parse_mesh
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import flatten
 from ..optim import Optimizer
@@ -67,7 +67,7 @@ class ScalarTrainer(Renamed):
         self.options = options
         self.last_metrics: Mapping[str, Any] = {}
         self._loss = loss
-        self.specs = shard_specs(specs, mesh_of(options.mesh))
+        self.specs = shard_specs(specs, parse_mesh(options.mesh))
         self._contract = BatchContract(loss, self.specs, options, self._state, clip)
         self._parts = as_accumulate(accumulate, options)
         self._executor = Executor(loss, self._state, self._contract, options, clip, self._parts, gradient_norm)

@@ -24,7 +24,7 @@ from ..interpreters.shape_check.report import Report
 from ..ops.array_conversion import as_numpy
 from ..ops.dims import prod
 from ..ops.errors import OpstageError, ProgramWarning, UsageError, ValidationError, nearest
-from ..ops.mesh import ALONE, Mesh, mesh_of
+from ..ops.mesh import ALONE, Mesh, parse_mesh
 from ..ops.spec import Spec, as_specs, shapes_as_specs
 from ..ops.tied_parameters import Places, identified, is_identified
 from ..ops.trees import flatten, leaf, map_leaves, paths, unflatten
@@ -307,7 +307,7 @@ def training_step(
     state_specs, state_structure = flatten(as_specs(state)) if state is not None else ([], None)
     skip = 2 if state is None else 3
     trees = tuple(as_specs(tree) for tree in by_position(batch, loss, skip))
-    program, mesh = with_train(loss, train), mesh_of(options.mesh) if train else ALONE
+    program, mesh = with_train(loss, train), parse_mesh(options.mesh) if train else ALONE
     if not mesh.is_alone:
         program, trees = DataParallel(program, skip - 1), shard_specs(trees, mesh)
     batch_specs, batch_structure = flatten(trees)

@@ -47,7 +47,7 @@ class AnomalyWatch(Transparent[R]):
         except AnomalyError as error:
             if error.source is None and self._options is not None:
                 specs = [as_specs(np.broadcast_to(np.zeros((), ref.dtype), ref.shape)) for ref in refs]
-                error.source = source_of(program, specs, self._options, self._found_at or 0)
+                error.source = find_source(program, specs, self._options, self._found_at or 0)
             raise
 
     @override
@@ -56,7 +56,7 @@ class AnomalyWatch(Transparent[R]):
             return primitive.decomposition(self, *refs, **static)
         outs = self.inner.bind(primitive, refs, static)
         finite = [self._finite(out) for out in outs]
-        if all(finite) or _asked_for_infinity(static) or not all(self._finite(ref) for ref in refs):
+        if all(finite) or _requests_infinity(static) or not all(self._finite(ref) for ref in refs):
             return outs
         cursor = self.cursor
         bad = np.asarray(self.inner.get(outs[finite.index(False)]))
@@ -83,7 +83,7 @@ def watched(base: BaseInterpreter[R], options: Options) -> BaseInterpreter[R]:
     return AnomalyWatch(base, options) if options.detect_anomaly and base.executes else base
 
 
-def _asked_for_infinity(static: Static) -> bool:
+def _requests_infinity(static: Static) -> bool:
     return any(isinstance(value, float) and not math.isfinite(value) for value in static.values())
 
 
@@ -91,7 +91,9 @@ class _Found(Exception):
     pass
 
 
-def source_of(program: Callable[..., Any], specs: Sequence[Spec], options: Options, ordinal: int) -> SourceLine | None:
+def find_source(
+    program: Callable[..., Any], specs: Sequence[Spec], options: Options, ordinal: int
+) -> SourceLine | None:
     """Return the line of the user's op numbered `ordinal`, found by running the program again on shapes only."""
     from ..interpreters.shape_check.interpreter import ShapeOps
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..ops.body import Body, ScanParameters, WhileParameters
 from ..ops.primitive import Primitive, Static
 from ..ops.types import BOOL, INT64, TensorType
-from .cond import bind_switch, branches_of
+from .cond import bind_switch, get_branches
 from .remat import bind_remat
 from .scan import bind_scan
 from .tracer import Tracer, constants, evaluate
@@ -88,7 +88,7 @@ def _where(ops: Batching[Any], mask: Batched, x: Batched) -> Batched:
 
 def batched_switch(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
     """A common choice stays one; otherwise each branch that any example takes runs, and each example selects."""
-    (index, *operands), bodies = refs, branches_of(static)
+    (index, *operands), bodies = refs, get_branches(static)
     if index.batched:
         return _switch_of_each(ops, index, operands, bodies)
     traced = []

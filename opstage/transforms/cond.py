@@ -21,7 +21,7 @@ from ..ops.types import BOOL, TensorType, dtype_name
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
 from .scan import on_tape, or_zeros
-from .tracer import Tracer, closed_over, constants, evaluate, structural_op
+from .tracer import Tracer, close_traces, constants, evaluate, structural_op
 
 # The ops as a program calls them -------------------------------------------------------------------------------------
 
@@ -121,17 +121,17 @@ def bind_switch(
     ops: Interpreter[R], index: R, traced: Sequence[tuple[Tracer[R], Sequence[Variable]]], *, prune: bool = False
 ) -> tuple[R, ...]:
     """Make the traced branches closed over all the values that any of them uses, and bind the choice."""
-    bodies, captured = closed_over([(tracer, (), outputs) for tracer, outputs in traced], prune=prune)
+    bodies, captured = close_traces([(tracer, (), outputs) for tracer, outputs in traced], prune=prune)
     return ops.bind(SWITCH, (index, *captured), {f"branch{i}": body for i, body in enumerate(bodies)})
 
 
-def branches_of(static: Static) -> tuple[Body, ...]:
+def get_branches(static: Static) -> tuple[Body, ...]:
     """Return the branches among the static parameters of `switch`, in order."""
     return tuple([static[f"branch{i}"] for i in range(len(static))])
 
 
 def _switch_shape(index: TensorType, *operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
-    bodies = branches_of(static)
+    bodies = get_branches(static)
     if not bodies:
         raise ShapeError("a switch needs at least one branch")
     if index.shape != () or index.dtype.kind not in "iub" or (index.dtype == BOOL and len(bodies) != 2):
@@ -156,7 +156,7 @@ def chosen(number: int, count: int) -> int:
 
 def run_switch(ops: BaseInterpreter[R], index: R, /, *operands: R, **static: Any) -> tuple[R, ...]:
     """Run the chosen branch, for a base interpreter without its own kernel."""
-    *others, body = bodies = branches_of(static)
+    *others, body = bodies = get_branches(static)
     if ops.computes:
         body = bodies[chosen(int(ops.get(index)), len(bodies))]
     else:  # the peak is that of the largest
@@ -169,7 +169,7 @@ def _switch_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /
     """Return the pullback of the branch that ran; recomputes that branch."""
     index, *operands = ctx.saved
     needs, inner = ctx.needs[1:], cast(Interpreter[Any], ops)
-    traced = [traced_pullback(inner, body, operands, needs, cotangents) for body in branches_of(static)]
+    traced = [traced_pullback(inner, body, operands, needs, cotangents) for body in get_branches(static)]
     found = iter(bind_switch(inner, index, traced, prune=True))
     return (None, *[next(found) if needed else None for needed in needs])
 
@@ -203,7 +203,7 @@ def _switch_jvp(
 ) -> tuple[Any, ...]:
     """Return the tangent of the branch that ran."""
     index, *operands = primals
-    bodies = branches_of(static)
+    bodies = get_branches(static)
     moving = [tangent is not None for tangent in tangents[1:]]
     moved = [any(each) for each in zip(*[body.reach(moving) for body in bodies])]
     wanted = [i for i, moves in enumerate(moved) if moves]
@@ -234,7 +234,7 @@ class _SwitchPrimitive(Primitive):
     @override
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
         """Return the cost of the most expensive branch: the most flops, and the most bytes."""
-        costs = [body.cost() for body in branches_of(static)]
+        costs = [body.cost() for body in get_branches(static)]
         flops: Dim = maximum(*[cost.flops for cost in costs])
         return Cost(flops, maximum(*[cost.bytes for cost in costs]))
 

@@ -22,7 +22,7 @@ def every_primitive(more: Mapping[str, Primitive] | None = None) -> dict[str, Pr
     return {**primitives(), **{p.name: p for p in (*CONTROL, REMAT)}, **(more or {})}
 
 
-def bodies_of(static: Static) -> Iterator[tuple[str, Body]]:
+def get_bodies(static: Static) -> Iterator[tuple[str, Body]]:
     """Return the bodies among static parameters, by name."""
     for name, value in static.items():
         if isinstance(value, Body):
@@ -31,7 +31,7 @@ def bodies_of(static: Static) -> Iterator[tuple[str, Body]]:
 
 def equations_within(static: Static) -> Iterator[Equation]:
     """Return the equations of the bodies among static parameters, each followed by those of its bodies."""
-    for _, body in bodies_of(static):
+    for _, body in get_bodies(static):
         for equation in body.equations:
             yield equation
             yield from equations_within(equation.static)

@@ -156,9 +156,9 @@ class CustomVjp:
             raise ProgramError(
                 f"{self.__name__} is a custom_vjp without a vjp: declare one with {self.__name__}.defvjp"
             )
-        return _call(ops, self._of, self._f, refs, static)
+        return _call(ops, self._find_primitive, self._f, refs, static)
 
-    def _of(self, inputs: int, outputs: int) -> Primitive:
+    def _find_primitive(self, inputs: int, outputs: int) -> Primitive:
         made = _MADE.setdefault(self, {})
         key = (inputs, outputs, self._vjp, self._jvp)
         found = made.get(key)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..ops.dispatch import Quietly
 from ..ops.errors import ProgramError, ShapeError
-from ..ops.trees import Structure, a_kind_of, flatten, if_list, unflatten
+from ..ops.trees import Structure, describe_kind, flatten, if_list, unflatten
 from ..ops.types import dtype_name, show_shape
 from .forward_mode import ForwardMode
 from .interpreter import Interpreter, run_closed
@@ -180,7 +180,7 @@ def aligned(kind: str, structure: Structure, tree: Any, of: list[Any]) -> list[A
         raise ShapeError(f"the {kind} is not built like what it belongs to: {error}", op=op) from None
     for g, x in zip(given, of):
         if g is not None and not hasattr(g, "shape"):
-            why = f"the {kind} has {a_kind_of(g)} where {show_shape(x.shape)} is expected{if_list(g)}"
+            why = f"the {kind} has {describe_kind(g)} where {show_shape(x.shape)} is expected{if_list(g)}"
             raise ShapeError(why, op=op)
         if g is not None and x.dtype.kind in "fO" and (g.shape != x.shape or g.dtype != x.dtype):
             raise ShapeError(

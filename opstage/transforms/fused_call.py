@@ -44,7 +44,7 @@ class TracedProgram(NamedTuple):
     more: Any
 
 
-def types_of(refs: Sequence[Any]) -> tuple[TensorType, ...]:
+def ref_types(refs: Sequence[Any]) -> tuple[TensorType, ...]:
     """Return the types of refs."""
     return tuple([TensorType(ref.shape, ref.dtype) for ref in refs])
 
@@ -64,7 +64,7 @@ def fused_call(
     """
     if not ops.fuses:
         return None
-    types = types_of(refs)
+    types = ref_types(refs)
     traced = traced_program(ops, key, name, program, types)
     if traced is None or not ops.has_fused(traced.composite, types):
         return None
@@ -212,7 +212,7 @@ class RepeatedPrograms:
 
         Raises NotTraceable where the program does anything with its refs other than pass them to ops.
         """
-        types = types_of(refs)
+        types = ref_types(refs)
         if types in self._alone:
             return program(ops, *refs)
         last = self._runs.get(types) if ops.executes else None
@@ -287,7 +287,7 @@ def pulled(
     if primitive in _SIMPLE:
         return None
     refs = (*[x for x in ctx.saved if x is not None], cotangent)
-    types = types_of(refs)
+    types = ref_types(refs)
     traced = _traced(ops, primitive, ctx.needs, tuple([x is not None for x in ctx.saved]), types, static)
     if traced is None or not ops.has_fused(traced.composite, types):
         return None

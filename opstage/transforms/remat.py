@@ -20,7 +20,7 @@ from ..ops.trees import flatten, unflatten
 from ..ops.types import TensorType
 from .cond import traced_pullback, traced_pushforward
 from .interpreter import Interpreter, Variable
-from .tracer import Tracer, closed_over, constants, evaluate, structural_op
+from .tracer import Tracer, close_traces, constants, evaluate, structural_op
 
 # The op as a program calls it -----------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def bind_remat(
     ops: Interpreter[R], tracer: Tracer[R], outputs: Sequence[Variable], *, prune: bool = False
 ) -> tuple[R, ...]:
     """Make the traced body closed over the values that it reads, and bind it."""
-    (body,), captured = closed_over([(tracer, (), outputs)], prune=prune)
+    (body,), captured = close_traces([(tracer, (), outputs)], prune=prune)
     return ops.bind(REMAT, tuple(captured), {"body": body})
 
 

@@ -480,7 +480,7 @@ def cotangent_of_slices(ops: Interpreter[R], shape: Shape, parts: Sequence[Part[
     total: R | None = None
     for (axis, step), of_axis in axes.items():
         for layer in _layers(of_axis) if step == 1 else [[part] for part in of_axis]:
-            found = _joined(ops, shape, axis, layer) if len(layer) > 1 else _padded(ops, layer[0])
+            found = _concatenate_slices(ops, shape, axis, layer) if len(layer) > 1 else _padded(ops, layer[0])
             total = found if total is None else ops.bind2(ADD, total, found)
     assert total is not None
     return total
@@ -509,7 +509,7 @@ def _end(part: Part[Any]) -> Dim:
     return static["start"] + static["length"]  # type: ignore[no-any-return]
 
 
-def _joined(ops: Interpreter[R], shape: Shape, axis: int, layer: list[Part[R]]) -> R:
+def _concatenate_slices(ops: Interpreter[R], shape: Shape, axis: int, layer: list[Part[R]]) -> R:
     """Concatenate the cotangents of slices, with zeros where there is none."""
     whole: list[R] = []
     end: Dim = 0

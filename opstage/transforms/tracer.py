@@ -136,7 +136,7 @@ def structural_op(ops: Interpreter[Any], op: str) -> Iterator[None]:
         ops.cursor.ordinal += 1
 
 
-def closed_over(
+def close_traces(
     traced: Sequence[tuple[Tracer[R], Sequence[Variable], Sequence[Variable]]], *, prune: bool
 ) -> tuple[list[Body], list[R]]:
     """Return traces with their inputs and outputs as bodies that take the same operands: their inputs, then all the
@@ -212,7 +212,7 @@ DEFINITION = "definition"
 """The name under which the body of an op is written among its static parameters."""
 
 
-def statics_of(equation: Equation) -> Static:
+def graph_statics(equation: Equation) -> Static:
     """Return the static parameters of an equation as graphs are written: those of a composite are its body."""
     primitive = equation.primitive
     return {DEFINITION: primitive.body} if type(primitive) is Composite else equation.static

@@ -96,7 +96,7 @@ def _forms(ops: Any, body: Body, given: Sequence[_Degree], names: dict[int, str]
     forms.update((constant.slot, _Degree.CONSTANT) for constant in body.constants)
     for equation in body.equations:
         read = [forms[slot] for slot in equation.inputs]
-        made = _made(ops, body, equation, read)
+        made = _op_degree(ops, body, equation, read)
         if made is _Degree.OTHER:
             origin = next((names[slot] for slot in equation.inputs if slot in names), equation.primitive.name)
             names.update(dict.fromkeys(equation.outputs, origin))
@@ -104,7 +104,7 @@ def _forms(ops: Any, body: Body, given: Sequence[_Degree], names: dict[int, str]
     return [forms[slot] for slot in body.outputs]
 
 
-def _made(ops: Any, body: Body, equation: Equation, read: Sequence[_Degree]) -> _Degree:
+def _op_degree(ops: Any, body: Body, equation: Equation, read: Sequence[_Degree]) -> _Degree:
     """Return the degree of an op's results."""
     primitive, moving = equation.primitive, read.count(_Degree.LINEAR)
     if _Degree.OTHER in read:

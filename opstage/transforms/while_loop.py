@@ -24,7 +24,7 @@ from .derivatives import run_row_on_tape
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
 from .scan import loop_size, or_zeros, require_same_carry
-from .tracer import Tracer, closed_over, constants, evaluate, structural_op
+from .tracer import Tracer, close_traces, constants, evaluate, structural_op
 
 Lines: TypeAlias = "Mapping[int, SourceLine | None] | None"
 
@@ -94,7 +94,7 @@ def bind_while(
     prune: bool = False,
 ) -> tuple[R, ...]:
     """Make the traced bodies closed over all the values that either uses, and bind the loop."""
-    (test, body), captured = closed_over([(*tester, [flag]), (*part, new)], prune=prune)
+    (test, body), captured = close_traces([(*tester, [flag]), (*part, new)], prune=prune)
     return ops.bind(WHILE, (*init, *captured), WhileParameters(test, body, limit)._asdict())
 
 

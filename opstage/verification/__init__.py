@@ -18,7 +18,7 @@ from ..ops.tracebacks import called_by_users
 from ..ops.transform import Box, is_box, map_boxes
 from ..ops.types import DType, as_dtype
 from ..options import Options, options_of
-from ..program_arguments import called_with, with_arrays
+from ..program_arguments import bind_train, with_arrays
 from ..transforms.base_program import Identity
 
 Method: TypeAlias = Literal["interval", "crown"]
@@ -56,7 +56,7 @@ def bounds(
     options = options_of(options)
     require_plain_products(options)
     args = with_arrays(program, args)
-    written, program = program, called_with(program, train, args)
+    written, program = program, bind_train(program, train, args)
     args = tuple(
         [outward(declared_boxes(tree, str(i)), as_dtype(options.dtype), str(i)) for i, tree in enumerate(args)]
     )

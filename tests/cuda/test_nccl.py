@@ -25,7 +25,7 @@ from opstage.distributed.ranks import Ranks
 from opstage.interpreters.graph.cuda.lowering import LaunchRecorder
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.errors import OpstageError, RankError, UsageError
-from opstage.ops.mesh import mesh_of
+from opstage.ops.mesh import parse_mesh
 from tests.cuda.nccl import Nccl
 from tests.cuda.small_models import normalised, normalised_params
 from tests.distributed.test_compiled_ranks import PROGRAMS, Program, results
@@ -202,7 +202,7 @@ def test_processes_number_their_gpus_host_by_host() -> None:
 def test_an_engine_of_the_host_alone_moves_nothing_of_a_gpu() -> None:
     def run(transport: Any) -> str:
         how = Options(mesh="data=2", device=f"cuda:{transport.process}")
-        ops: Any = Ranks(make_interpreter(how), mesh_of("data=2"), transport)
+        ops: Any = Ranks(make_interpreter(how), parse_mesh("data=2"), transport)
         with pytest.raises(UsageError, match="the engine between processes does not reach the memory of a GPU"):
             ops.execute(lambda ops, x: (ops.all_reduce(ops.vary(x, axis="data"), axis="data"),), (ops.put(np.ones(3)),))
         return ""

@@ -10,7 +10,7 @@ import sympy
 from hypothesis import strategies as st
 
 from opstage.ops.dims import DimExpr, DimScope, UndecidedDimError, Verdict, equal, evaluate, witness
-from opstage.ops.dims.relation import claim_of
+from opstage.ops.dims.relation import build_claim
 from opstage.ops.errors import ShapeError, UsageError
 from tests.dims.dim_cases import (
     NAMES,
@@ -219,13 +219,13 @@ def test_the_suggested_constraint_proves_the_claim(count: int) -> None:
             return
         if not isinstance(left, DimExpr) or not isinstance(right, DimExpr):
             return
-        claim = claim_of(left.polynomial, relation[1], right.polynomial)
+        claim = build_claim(left.polynomial, relation[1], right.polynomial)
         reason = None
         try:
             scope.require(claim, "the sizes differ")
         except ShapeError as error:
             reason, suggested = error.reason, error.constraint
-            assert suggested == scope.constraint_for(claim)
+            assert suggested == scope.find_constraint(claim)
             assert (suggested is not None) == ("add where=[" in reason)
         else:
             suggested = next((condition.relation for condition in scope.conditions if condition.claim is claim), None)
@@ -254,7 +254,7 @@ def test_conditions_say_all_that_was_required(count: int) -> None:
             try:
                 left, right = compute(relation[0], world.names), compute(relation[2], world.names)
                 if isinstance(left, DimExpr) and isinstance(right, DimExpr):
-                    world.scope.require(claim_of(left.polynomial, relation[1], right.polynomial), "")
+                    world.scope.require(build_claim(left.polynomial, relation[1], right.polynomial), "")
                     undecided.append(relation)
             except (ShapeError, UsageError):
                 pass

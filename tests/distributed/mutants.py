@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from opstage.ops.body import Body, Equation
 from opstage.ops.collective import ALL_MAX, ALL_REDUCE, REDUCE_SCATTER, SHARD, VARY
-from opstage.transforms.control_flow import bodies_of
+from opstage.transforms.control_flow import get_bodies
 
 _KEEPS_THE_TYPE = (VARY, ALL_REDUCE, ALL_MAX)
 
@@ -21,7 +21,7 @@ def mutants(body: Body) -> Iterator[tuple[str, Body]]:
             for what, made in (("late", _late(body, i)), ("early", _early(body, i))):
                 if made is not None:
                     yield f"{name} {what}", made
-        for part, inner in bodies_of(equation.static):
+        for part, inner in get_bodies(equation.static):
             for what, made in mutants(inner):
                 changed = equation._replace(static={**equation.static, part: made})
                 equations = [*body.equations[:i], changed, *body.equations[i + 1 :]]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.ops.hints import names_of
+from opstage.ops.hints import load_names
 from opstage.ops.protocol import OPS
 from opstage.options import Options
 from tests.docs.test_pages import PAIRS
@@ -20,7 +20,7 @@ ROWS = [
 ]
 FUNCTIONS = [row for row in ROWS if "`ops." in row[2] or "derived" in row[2]]
 OTHERS = [row for row in ROWS if row not in FUNCTIONS]
-OPS_NAMES, REF_NAMES, PACKAGE_NAMES, TORCHLEAN = map(names_of, ("ops", "refs", "package", "torchlean"))
+OPS_NAMES, REF_NAMES, PACKAGE_NAMES, TORCHLEAN = map(load_names, ("ops", "refs", "package", "torchlean"))
 _OURS = re.compile(r"\bops\.(?!derived|cursor)(\w+)|\b(opstage(?:\.\w+)+)")
 
 

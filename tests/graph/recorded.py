@@ -13,7 +13,7 @@ from opstage.ops.trees import flatten
 from opstage.ops.types import FLOAT64, TensorType
 from opstage.training.program_check import record_model
 from opstage.transforms.derivatives import value_and_grad
-from opstage.transforms.tracer import Composite, statics_of
+from opstage.transforms.tracer import Composite, graph_statics
 from tests.property.programs import RandomProgram
 from tests.property.test_random_programs import scalar
 
@@ -52,7 +52,7 @@ def described(body: Body) -> Any:
         [
             (
                 (e.primitive.name,) if type(e.primitive) is Composite else e.primitive,
-                [(name, static(value)) for name, value in statics_of(e).items()],
+                [(name, static(value)) for name, value in graph_statics(e).items()],
                 e.inputs,
                 e.outputs,
                 e.region.path,

@@ -21,7 +21,7 @@ from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
 from opstage.models.model import MODELS
-from opstage.ops.splitmix import site_of, stream_key, uniform_bits
+from opstage.ops.splitmix import draw_site, stream_key, uniform_bits
 from opstage.ops.trees import flatten, map_leaves
 from opstage.optim import schedule
 from tests.graph.executor_common import close_arrays, same_arrays
@@ -169,8 +169,8 @@ def test_draws_are_the_same_bits_in_every_step(compilations: Callable[[], int]) 
     for step in range(6):
         trainer.step(0.1, np.ones(1))
         u, mask = trainer.state["u"], trainer.state["mask"]
-        np.testing.assert_array_equal(u.ravel(), uniform_bits(stream_key(11, step, site_of((), 0)), 12))
-        bits = uniform_bits(stream_key(11, step, site_of((("block", 0),), 0)), 5)
+        np.testing.assert_array_equal(u.ravel(), uniform_bits(stream_key(11, step, draw_site((), 0)), 12))
+        bits = uniform_bits(stream_key(11, step, draw_site((("block", 0),), 0)), 5)
         np.testing.assert_array_equal(mask, bits < 0.5)
     assert compilations() == 1
 

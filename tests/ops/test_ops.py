@@ -42,7 +42,7 @@ class Words(Ops[Any]):
     def _refused(self, *args: Any, **named: Any) -> Any:
         raise NotImplementedError
 
-    region = scan = cond = switch = while_loop = vjp_of = jvp_of = bounds_of = _refused
+    region = scan = cond = switch = while_loop = vjp_of = jvp_of = vmap_of = bounds_of = _refused
 
 
 CALLS: dict[str, Any] = {

@@ -18,7 +18,7 @@ import opstage
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.ops import splitmix
 from opstage.ops.derived import dropout
-from opstage.ops.splitmix import site_of
+from opstage.ops.splitmix import draw_site
 from opstage.options import Options
 from opstage.transforms.tape import Tape
 from tests.samples.random import uniform
@@ -140,15 +140,15 @@ def test_permutations_are_uniform() -> None:
 def test_site_is_the_documented_hash() -> None:
     text = "6:blocks#3/9:attention#0/2"
     expected = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-    assert splitmix.site_of((("blocks", 3), ("attention", 0)), 2) == expected
-    assert splitmix.site_of((), 0) == int.from_bytes(hashlib.blake2b(b"0", digest_size=8).digest(), "little")
+    assert splitmix.draw_site((("blocks", 3), ("attention", 0)), 2) == expected
+    assert splitmix.draw_site((), 0) == int.from_bytes(hashlib.blake2b(b"0", digest_size=8).digest(), "little")
 
 
 def test_sites_differ_where_places_differ() -> None:
     names = ["a", "b", "a#0/1:b", "a/", "1", ""]
     paths = [(), *[((name, o),) for name in names for o in range(3)]]
     paths += [((first, o), (second, p)) for first in names for second in names for o in range(3) for p in range(3)]
-    sites = {splitmix.site_of(path, draw) for path in paths for draw in range(4)}
+    sites = {splitmix.draw_site(path, draw) for path in paths for draw in range(4)}
     assert len(sites) == 4 * len(paths)
     assert all(0 <= site < 2**64 for site in sites)
 
@@ -164,7 +164,7 @@ def draw(ops: Any, *_: Any) -> Any:
 
 def bits(path: tuple[tuple[str, int], ...], ordinal: int, *, seed: int = 0, step: int = 0) -> Any:
     """What the draw of that ordinal in that region must be, by the plain reference."""
-    return uniform((4,), seed, site_of(path, ordinal), step)
+    return uniform((4,), seed, draw_site(path, ordinal), step)
 
 
 def run(program: Callable[..., Any], *args: Any, options: Options = FLOAT64) -> Any:

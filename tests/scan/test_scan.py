@@ -15,7 +15,7 @@ from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.ops.derived import dropout
 from opstage.ops.errors import ShapeError
 from opstage.ops.primitive import Primitive, Static
-from opstage.ops.splitmix import site_of
+from opstage.ops.splitmix import draw_site
 from opstage.ops.trees import flatten, unflatten
 from opstage.transforms.derivatives import run_on_tape
 from opstage.transforms.interpreter import BaseInterpreter
@@ -191,7 +191,7 @@ def test_session() -> None:
 
 def draw(path: tuple[Any, ...], ordinal: int, *iterations: int, step: int = 0, shape: tuple[int, ...] = (4,)) -> Any:
     """The draw of that ordinal in that region and those iterations, by the definition."""
-    key = splitmix64(splitmix64(splitmix64(0) + step) + site_of(path, ordinal))
+    key = splitmix64(splitmix64(splitmix64(0) + step) + draw_site(path, ordinal))
     for iteration in iterations:
         key = splitmix64(key + iteration)
     return np.array([(splitmix64(key + i) >> 40) / 2**24 for i in range(int(np.prod(shape)))]).reshape(shape)

@@ -9,7 +9,7 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.ops.splitmix import site_of, stream_key, uniform_bits
+from opstage.ops.splitmix import draw_site, stream_key, uniform_bits
 from opstage.ops.types import TensorType
 from opstage.training.session import Session
 from opstage.transforms.anomaly import AnomalyError
@@ -84,8 +84,8 @@ def test_each_reset_draws_afresh_and_reproducibly(new_session: NewSession) -> No
     for step, ((uniform, mask), (uniform_again, mask_again)) in enumerate(zip(first, again)):
         np.testing.assert_array_equal(uniform, uniform_again)
         np.testing.assert_array_equal(mask, mask_again)
-        np.testing.assert_array_equal(uniform, uniform_bits(stream_key(3, step, site_of((), 1)), 4))
-        np.testing.assert_array_equal(mask, uniform_bits(stream_key(3, step, site_of((), 0)), 50) < 0.5)
+        np.testing.assert_array_equal(uniform, uniform_bits(stream_key(3, step, draw_site((), 1)), 4))
+        np.testing.assert_array_equal(mask, uniform_bits(stream_key(3, step, draw_site((), 0)), 50) < 0.5)
 
 
 def test_a_draw_that_fails_leaves_the_next_one_as_it_was(new_session: NewSession) -> None:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from ...ops.body import BodyConstant
 from ...ops.convolution import CONV, CONV_TRANSPOSE
 from ...ops.dims import Dim, DimExpr
-from ...ops.dims.polynomial import names_of
+from ...ops.dims.polynomial import iterate_names
 from ...ops.factorization import EIGH, QR, SVD
 from ...ops.fourier import FFT, IRFFT, RFFT
 from ...ops.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
@@ -306,7 +306,7 @@ def _is_tied(size: Dim, dim: Dim) -> bool:
     """Whether a size is made of names of the dim, or is it under another name."""
     if not isinstance(size, DimExpr) or not isinstance(dim, DimExpr):
         return same(size, dim)
-    names = [{atom.text for atom in names_of(each.polynomial)} for each in (size, dim)]
+    names = [{atom.text for atom in iterate_names(each.polynomial)} for each in (size, dim)]
     return not names[0].isdisjoint(names[1]) or equal_proved(size, dim)
 
 

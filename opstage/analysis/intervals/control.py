@@ -30,7 +30,7 @@ from ...ops.random import RAND_UNIFORM
 from ...ops.sequence import LINEAR_RECURRENCE
 from ...ops.slicing import PAD
 from ...ops.types import BOOL, as_dtype, is_float
-from ...transforms.cond import SWITCH, bind_switch, branches_of
+from ...transforms.cond import SWITCH, bind_switch, get_branches
 from ...transforms.interpreter import Variable
 from ...transforms.scan import SCAN, bind_scan
 from ...transforms.tracer import Tracer, constants, evaluate
@@ -90,7 +90,7 @@ def _scan(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 def _switch(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     index, *operands = refs
-    bodies = branches_of(static)
+    bodies = get_branches(static)
     if not index.point:
         results = [evaluate(bounds, body, operands, constants(bounds, body)) for body in bodies]
         return tuple([_hull(bounds, alike) for alike in zip(*results)])

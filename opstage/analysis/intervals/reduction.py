@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...ops.attention import BIASED_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION, allowed_of, scores_of
+from ...ops.attention import BIASED_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION, attention_mask, attention_scores
 from ...ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ...ops.dims import prod
 from ...ops.indexing import (
@@ -336,7 +336,7 @@ def weighted(ops: Any, scores: Any, v: Any, mask: tuple[Any, ...], causal: bool)
     """softmax(scores)·v on any interpreter of bounds; a row that may attend to nothing gives zeros."""
     if not mask and not causal:
         return ops.bmm(ops.softmax(scores, axis=-1), v)
-    allowed = allowed_of(ops, scores.shape, mask, causal)
+    allowed = attention_mask(ops, scores.shape, mask, causal)
     zero = ops.full(shape=scores.shape, value=0.0, dtype=scores.dtype)
     floor = ops.full(shape=scores.shape, value=-math.inf, dtype=scores.dtype)
     blank = ops.logical_not(ops.reduce_any(allowed, axis=-1, keepdims=True))
@@ -357,12 +357,14 @@ def _with_residuals(bounds: Intervals[Any], out: Interval[Any], q: Interval[Any]
 
 def _attention(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     q, k, v, *mask = refs
-    return _with_residuals(bounds, weighted(bounds, scores_of(bounds, q, k), v, tuple(mask), static["causal"]), q, v)
+    return _with_residuals(
+        bounds, weighted(bounds, attention_scores(bounds, q, k), v, tuple(mask), static["causal"]), q, v
+    )
 
 
 def _biased(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     q, k, v, bias, *mask = refs
-    scores = scores_of(bounds, q, k)
+    scores = attention_scores(bounds, q, k)
     scores = bounds.add(scores, bounds.broadcast_to(bias, shape=scores.shape))
     return _with_residuals(bounds, weighted(bounds, scores, v, tuple(mask), static["causal"]), q, v)
 

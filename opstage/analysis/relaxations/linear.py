@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...ops.attention import SCALED_DOT_PRODUCT_ATTENTION, allowed_of, scores_of
+from ...ops.attention import SCALED_DOT_PRODUCT_ATTENTION, attention_mask, attention_scores
 from ...ops.convolution import CONV, CONV_TRANSPOSE
 from ...ops.dims import prod
 from ...ops.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
@@ -271,10 +271,10 @@ def _attention(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequ
     q, k, v, *mask = refs
     if any(not each.interval.point for each in mask):
         return None
-    scores = scores_of(relaxed, q, k)
+    scores = attention_scores(relaxed, q, k)
     if not mask and not static["causal"]:
         return (relaxed.met(relaxed.bmm(relaxed.softmax(scores, axis=-1), v), intervals[0]),)
-    allowed: Any = allowed_of(relaxed, scores.shape, tuple(mask), static["causal"])
+    allowed: Any = attention_mask(relaxed, scores.shape, tuple(mask), static["causal"])
     out = relaxed.bmm(normalised(relaxed, scores, len(scores.shape) - 1, allowed), v)
     return (relaxed.met(out, intervals[0]),)
 

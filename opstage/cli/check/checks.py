@@ -17,7 +17,7 @@ from ...interpreters.shape_check.formats.document import CheckOutcome, Section, 
 from ...models import Model
 from ...models.model import MAKE, list_models
 from ...ops.errors import OpstageError, UsageError
-from ...ops.mesh import mesh_of
+from ...ops.mesh import parse_mesh
 from ...ops.spec import Shapes, Spec, as_specs, declared, read_claims, read_inputs
 from ...ops.trees import flatten, unflatten
 from ...options import Options
@@ -43,7 +43,7 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
     """Return the outcome for the model of `settings`. Raises UsageError for flags about a user's program."""
     for flag, value in (
         ("--input", asked.inputs),
-        ("--where", asked.where if not mesh_of(settings.options.mesh).open else ()),
+        ("--where", asked.where if not parse_mesh(settings.options.mesh).open else ()),
         ("--param", asked.param),
         ("--params", asked.params),
         ("--state", asked.state),

@@ -17,7 +17,7 @@ from ...interpreters.shape_check.report import Report
 from ...interpreters.shape_check.traffic import Machines, Prediction, messages_of, predicted
 from ...ops.dims import Dim
 from ...ops.errors import ShapeError, UsageError
-from ...ops.mesh import Mesh, mesh_of
+from ...ops.mesh import Mesh, parse_mesh
 from ...ops.readable_amounts import parse_bytes, show_bytes, show_flops, show_formula, show_size
 from ...optim import Optimizer
 from ...options import Options
@@ -58,7 +58,7 @@ def completed(
         sections.append(section)
     if asked.runs_on:
         sections.append(_where_it_runs(report, options))
-    if checked.step is None and not mesh_of(options.mesh).is_alone:
+    if checked.step is None and not parse_mesh(options.mesh).is_alone:
         raise UsageError("a mesh shares out a training step, and the forward pass was checked; leave --mesh out")
     if checked.step is not None and not checked.step.mesh.is_alone and report.ok:
         sections.append(mesh_section(checked.step, report))

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from ...ops.errors import SourceLine, is_user_file, user_frame
-from ...ops.host_arrays import owner_of
+from ...ops.host_arrays import find_owner
 from ...ops.infix import Infix
 from ...ops.protocol import Ops
 from ...ops.trees import Scalars
@@ -126,7 +126,7 @@ class Observation:
     def constant(self, value: Any) -> None:
         """Record an array that became a constant, if it may outlive the recording."""
         if isinstance(value, np.ndarray):
-            owner = owner_of(value)
+            owner = find_owner(value)
             if owner.base is None:
                 self.arrays.append((weakref.ref(value), weakref.ref(owner), user_frame()))
             elif owner.flags.writeable:  # in memory owned by another object

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
-from ...ops.host_arrays import Array, address_of, owner_of
+from ...ops.host_arrays import Array, address_of, find_owner
 from .blas import find_blas
 from .compiler import Kernel, compile_kernel
 from .thread_pool import KernelCall, KernelSequence, workers
@@ -199,7 +199,7 @@ class _Product:
     def __call__(self, x: Array, y: Array, left: tuple[bool, int], right: tuple[bool, int]) -> Array:
         sizes = x.shape[0], y.shape[1], x.shape[1]
         cut = cut_product(self._dtype, *sizes)
-        if cut.unit and workers() == 1 and owner_of(x) is not owner_of(y):  # one call, as it is for NumPy
+        if cut.unit and workers() == 1 and find_owner(x) is not find_owner(y):  # one call, as it is for NumPy
             return np.matmul(x, y)  # type: ignore[no-any-return]
         out = np.empty((x.shape[0], y.shape[1]), x.dtype)
         at = address_of(x), address_of(y), address_of(out)

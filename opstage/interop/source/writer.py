@@ -14,7 +14,7 @@ from ...ops.body import Body, ScanParameters, WhileParameters
 from ...ops.errors import UnsupportedError
 from ...ops.protocol import OPS
 from ...ops.types import BOOL
-from ...transforms.cond import branches_of
+from ...transforms.cond import get_branches
 from .expressions import (
     LOCALS,
     Bracketed,
@@ -71,7 +71,7 @@ def _scan(scope: Scope, step: CallStep, indent: int) -> list[str]:
 
 def _switch(scope: Scope, step: CallStep, indent: int) -> list[str]:
     index, *outer = [scope.tensor(slot) for slot in step.inputs]
-    bodies = branches_of(step.static)
+    bodies = get_branches(step.static)
     chosen = scope.around.found.types[step.inputs[0]].dtype == BOOL
     text: list[str] = []
     names = []

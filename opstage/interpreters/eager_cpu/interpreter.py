@@ -25,7 +25,7 @@ from ...ops.primitive import NO_STATIC, Effect, Kind, Primitive, Static, distinc
 from ...ops.trees import no_ref
 from ...ops.types import EXACT, INT64, DType, TensorType, as_dtype
 from ...options import Options
-from ...transforms.cond import SWITCH, branches_of, chosen
+from ...transforms.cond import SWITCH, chosen, get_branches
 from ...transforms.interpreter import BaseInterpreter
 from ...transforms.scan import SCAN, run_iterations
 from ...transforms.tracer import constants
@@ -423,7 +423,7 @@ def _kernel(ops: NumpyOps, body: Body, e: Equation) -> Callable[..., Any]:
             iterate, ops, turns, ops.prepare_body(turns.test, varying), ops.prepare_body(turns.body, varying)
         )
     if e.primitive is SWITCH:
-        bodies = branches_of(e.static)
+        bodies = get_branches(e.static)
         return partial(_branch, [ops.prepare_body(body, len(body.inputs))(()) for body in bodies])
     types = tuple([body.types[slot] for slot in e.inputs])
     kernel = ops.kernel(e.primitive, types, e.static)

@@ -19,7 +19,7 @@ from ...init.schemes import Elementary
 from ...ops.body import Body
 from ...ops.errors import ProgramError, UnsupportedError
 from ...ops.host_arrays import DEVICE_DTYPES, as_array, has_wire_form, no_wire_form, to_wire, wire_dtype
-from ...ops.index_checks import indices_of
+from ...ops.index_checks import find_indices
 from ...ops.primitive import NO_STATIC, Primitive, Static, distinct
 from ...ops.trees import no_ref
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
@@ -44,11 +44,11 @@ def _entry(primitive: Primitive, types: tuple[TensorType, ...], static: Static) 
         return None
     if not made.checks:
         return lambda device, types, *operands, **static: made(device, operands, total)
-    if indices_of(primitive, types, static) is None:
+    if find_indices(primitive, types, static) is None:
         return None  # the index at fault could not be reported
 
     def watching(device: Device, types: Any, *operands: DeviceBuffer, **static: Any) -> tuple[DeviceBuffer, ...]:
-        named = indices_of(primitive, operands, static)
+        named = find_indices(primitive, operands, static)
         assert named is not None
         return made(device, operands, total, device.watched(named.shape, named.indices, named.require))
 

@@ -17,7 +17,7 @@ from ...ops.dispatch import Region
 from ...ops.errors import OpstageError, a_type, brief
 from ...ops.primitive import Primitive
 from ...ops.types import EXACT, TensorType
-from ...transforms.tracer import statics_of
+from ...transforms.tracer import graph_statics
 from .graph import Graph
 
 _MOST_SHOWN = 20  # violations of one rule
@@ -248,7 +248,7 @@ def violations(body: Body, path: str = "") -> list[str]:
             shown = "" if where is None else f"\n      {_show(body, body.equations[where])}"
             found.append(f"{rule.name}: {place}{': ' if place else ''}{what}{shown}")
     for position, equation in enumerate(body.equations):
-        for name, value in statics_of(equation).items():
+        for name, value in graph_statics(equation).items():
             for inner in _bodies(value) if len(found) < _MOST_SHOWN else ():
                 found += violations(inner, f"{path}equation {position}, {name}, ")
     return found

@@ -25,10 +25,10 @@ from ...ops.body import Body
 from ...ops.dims import Dim, DimExpr, DimFloat, DimScope
 from ...ops.dims import polynomial as poly
 from ...ops.dims import radicals as algebra
-from ...ops.dims.relation import claim_of
+from ...ops.dims.relation import build_claim
 from ...ops.dims.scope import parse_relations, split_outside
 from ...ops.dispatch import Region
-from ...ops.errors import OpstageError, UsageError, a_type, brief, depth_of
+from ...ops.errors import OpstageError, UsageError, a_type, brief, syntax_depth
 from ...ops.types import EXACT, DType, TensorType, as_dtype, dtype_name, require_shape, show_shape
 
 Array = npt.NDArray[Any]
@@ -111,7 +111,7 @@ def read_statics(text: str, scope: DimScope, body: Callable[[int], Body]) -> dic
             raise UsageError(f"{brief(text)}: every static parameter has a name, and each its own")
         try:
             values[keyword.arg] = _read(keyword.value, scope, body)
-        except RecursionError:  # a sum of hundreds of terms, which depth_of counts as one level
+        except RecursionError:  # a sum of hundreds of terms, which syntax_depth counts as one level
             raise UsageError(f"cannot read {brief(text)}: it has too many terms") from None
     return values
 
@@ -121,7 +121,7 @@ def _tree(source: str, shown: str) -> ast.expr:
         tree = ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UsageError(f"cannot read {brief(shown)}: {type(error).__name__}") from None
-    if depth_of(tree) > _DEEPEST:
+    if syntax_depth(tree) > _DEEPEST:
         raise UsageError(f"cannot read {brief(shown)}: it is nested deeper than {_DEEPEST} levels")
     return tree
 
@@ -304,7 +304,7 @@ class NamedSizes(NamedTuple):
                 scope.declare(relation)
             for relation in self.assumed:
                 for left, operator, right in parse_relations(relation, scope.dim):
-                    claim = claim_of(_polynomial(left), operator, _polynomial(right))
+                    claim = build_claim(_polynomial(left), operator, _polynomial(right))
                     scope.require(claim, "assumed when the program was recorded")
         except UsageError:
             raise

@@ -18,7 +18,7 @@ from ...distributed.processes import Hosting
 from ...ops.body import Equation
 from ...ops.collective import ALL_GATHER, ALL_REDUCE, AXIS_INDEX, REDUCE_SCATTER, SHARD
 from ...ops.primitive import Effect, Kind
-from ...transforms.control_flow import bodies_of
+from ...transforms.control_flow import get_bodies
 
 Calls: TypeAlias = tuple[Equation, ...]
 
@@ -156,7 +156,7 @@ class _Overlap:
 
     def _is_much(self, i: int) -> bool:
         e = self._groups[i].equations[0]
-        return e.primitive in PRODUCTS or e.primitive.kind is Kind.COLLECTIVE or any(bodies_of(e.static))
+        return e.primitive in PRODUCTS or e.primitive.kind is Kind.COLLECTIVE or any(get_bodies(e.static))
 
     def _is_last(self, i: int) -> bool:
         """Return whether it gathers a value that is only an output."""

@@ -38,7 +38,7 @@ from ...ops.primitive import Primitive
 from ...ops.types import BOOL, TensorType, as_dtype, dtype_name
 from ...safetensors_files import decode, decode_metadata, encode, read_bytes
 from ...transforms.control_flow import every_primitive
-from ...transforms.tracer import DEFINITION, Composite, statics_of
+from ...transforms.tracer import DEFINITION, Composite, graph_statics
 from .checker import GraphError, check_graph
 from .graph import Graph
 from .notation import (
@@ -100,7 +100,7 @@ def bodies(body: Body) -> Iterator[Body]:
 def static_bodies(equation: Equation) -> list[Body]:
     """Return the closed bodies in the static parameters of an equation, in the order of their numbers."""
     found: list[Body] = []
-    for value in statics_of(equation).values():
+    for value in graph_statics(equation).values():
         show_static(value, found)
     return found
 
@@ -157,7 +157,7 @@ class _Printer:
         results = ", ".join(f"%{slot}: {show_type(self.body.types[slot])}" for slot in equation.outputs)
         within: list[Body] = []
         words = [self.ref(slot) for slot in equation.inputs]
-        words += [f"{name}={show_static(value, within)}" for name, value in statics_of(equation).items()]
+        words += [f"{name}={show_static(value, within)}" for name, value in graph_statics(equation).items()]
         place = [f"@{equation.ordinal}"]
         line = self.body.lines.get(equation.ordinal)
         if line is not None:

@@ -23,7 +23,7 @@ from ...ops.spec import as_specs
 from ...ops.trees import no_ref
 from ...ops.types import DType, TensorType, as_dtype
 from ...options import Options
-from ...transforms.cond import SWITCH, branches_of
+from ...transforms.cond import SWITCH, get_branches
 from ...transforms.interpreter import BaseInterpreter, Typed
 from ...transforms.remat import REMAT
 from ...transforms.scan import SCAN
@@ -233,7 +233,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         if primitive is WHILE:
             return self._while(refs, WhileParameters(**static))
         if primitive is SWITCH:
-            return self._choice(refs[1:], branches_of(static))
+            return self._choice(refs[1:], get_branches(static))
         if primitive is REMAT:
             return self._choice(refs, (static["body"],))
         if primitive.kind is Kind.COLLECTIVE:

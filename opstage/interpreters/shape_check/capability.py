@@ -14,7 +14,7 @@ from ...ops.errors import OpstageError, SourceLine, UnsupportedError, UsageError
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType
 from ...options import DEVICES, FloatName, Options
-from ...transforms.control_flow import bodies_of
+from ...transforms.control_flow import get_bodies
 from ...transforms.interpreter import BaseInterpreter
 from ..registry import GraphFormat, backends, graph_format, graph_formats, make_interpreter
 from .interpreter import ShapeOps, require_kernel
@@ -158,7 +158,7 @@ def _uses(report: Report) -> Iterator[_OpUse]:
 
 def _inside(use: _OpUse) -> Iterator[_OpUse]:
     """Yield the ops in the body of a loop."""
-    for _, body in bodies_of(use.static):
+    for _, body in get_bodies(use.static):
         for equation in body.equations:
             types = tuple(body.types[slot] for slot in equation.inputs)
             source = body.lines.get(equation.ordinal) or use.source

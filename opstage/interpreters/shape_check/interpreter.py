@@ -36,7 +36,7 @@ from ...ops.static_arguments import InvalidStatic
 from ...ops.tied_parameters import show_tied
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, show_shape
 from ...options import Options
-from ...transforms.control_flow import bodies_of
+from ...transforms.control_flow import get_bodies
 from ...transforms.interpreter import BaseInterpreter, Holding, Variable
 from ...transforms.tracer import Writing
 from .finding import ONE_BY_ONE, Finding
@@ -394,7 +394,7 @@ def require_kernel(
 
     The ops in the body of a loop are ops of their own.
     """
-    if target.has_kernel(primitive) or any(bodies_of(static)):
+    if target.has_kernel(primitive) or any(get_bodies(static)):
         return
     if primitive.decomposition is None:
         raise target.unsupported(primitive)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ops.dims import Dim, DimExpr, DimScope, evaluate
-from ...ops.dims.polynomial import Monomial, names_of
+from ...ops.dims.polynomial import Monomial, iterate_names
 from ...ops.readable_amounts import show_bytes
 
 Rows = npt.NDArray[np.int64]
@@ -52,7 +52,7 @@ class Formula:
         found: dict[str, None] = {}
         for term in self.terms:
             if isinstance(term, DimExpr):
-                found.update(dict.fromkeys(name.text for name in names_of(term.polynomial)))
+                found.update(dict.fromkeys(name.text for name in iterate_names(term.polynomial)))
         return tuple(found)
 
     def __call__(self, sizes: Mapping[str, int]) -> int:

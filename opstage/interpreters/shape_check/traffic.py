@@ -18,7 +18,7 @@ from ...ops.mesh import Mesh
 from ...ops.primitive import Kind, Primitive, Static
 from ...ops.readable_amounts import show_size
 from ...ops.types import TensorType
-from ...transforms.control_flow import bodies_of
+from ...transforms.control_flow import get_bodies
 from .program import CheckedProgram
 from .report import Report, value_at
 
@@ -116,7 +116,7 @@ def collectives(body: Body, times: Dim) -> Iterator[Collective]:
             operands = tuple([body.types[slot] for slot in equation.inputs])
             yield Collective(equation.primitive, equation.static, operands, times)
         length = equation.static.get("length", 1)
-        for _, inner in bodies_of(equation.static):
+        for _, inner in get_bodies(equation.static):
             yield from collectives(inner, times * length)
 
 

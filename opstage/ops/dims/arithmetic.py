@@ -15,15 +15,15 @@ from ..errors import (
     UndecidedDimError,
     UnknownDimError,
     UsageError,
-    is_asked_by_user,
+    is_called_by_user,
     unhashable,
 )
 from . import polynomial as poly
 from . import radicals as algebra
 from . import simplification as simplification
-from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero, polynomial_of
+from .expression import UNKNOWN, Dim, DimExpr, as_dim, as_polynomial, division_by_zero
 from .radicals import Base, Opaque, Terms
-from .relation import Message, claim_of, require_divides
+from .relation import Message, build_claim, require_divides
 
 if TYPE_CHECKING:
     from .scope import DimScope
@@ -142,20 +142,20 @@ class DimFloat:
         """Require its divisors and radicands to be at least 1; see `require_at_most` for what happens if they are
         not."""
         for p, text in algebra.divisors(self.terms):
-            if self.scope.is_proved(claim_of(poly.constant(1), "<=", poly.scale(p, -1))):
+            if self.scope.is_proved(build_claim(poly.constant(1), "<=", poly.scale(p, -1))):
                 continue  # a base of a positive leading coefficient, such as min(N, 1) - N - 1 of 1/max(N, 1)
-            claim = claim_of(poly.constant(1), "<=", p)
+            claim = build_claim(poly.constant(1), "<=", p)
             self.scope.require(claim, f"{self} needs {text} to be at least 1")
 
     def __eq__(self, other: object) -> bool:
         """Raise in a user's code unless the difference is a number; compare by identity in the framework's."""
-        if self is other or not is_asked_by_user() or not isinstance(other, (int, float, Fraction, DimExpr, DimFloat)):
+        if self is other or not is_called_by_user() or not isinstance(other, (int, float, Fraction, DimExpr, DimFloat)):
             return self is other
         difference = self._combine(other, lambda a, b: algebra.add(a, b, -1))
         return bool(difference == 0 if isinstance(difference, Fraction) else difference)
 
     def __hash__(self) -> int:
-        if is_asked_by_user():
+        if is_called_by_user():
             raise unhashable(self._text)
         return object.__hash__(self)
 
@@ -293,12 +293,12 @@ def _extremum(dims: tuple[Dim, ...], greatest: bool, declared: bool) -> Dim:
     scope, sign = symbolic.scope, ">=" if greatest else "<="
     kept: list[poly.Polynomial] = []
     for d in dims:
-        p = polynomial_of(d, symbolic)
+        p = as_polynomial(d, symbolic)
         assert p is not None
         if declared:
-            if any(scope.is_proved(claim_of(other, sign, p)) for other in kept):
+            if any(scope.is_proved(build_claim(other, sign, p)) for other in kept):
                 continue
-            kept = [other for other in kept if not scope.is_proved(claim_of(p, sign, other))]
+            kept = [other for other in kept if not scope.is_proved(build_claim(p, sign, other))]
         kept.append(p)
     return scope.intern((simplification.maximum if greatest else simplification.minimum)(scope.atoms, kept))
 
@@ -341,15 +341,15 @@ def substitute(x: Any, sizes: Mapping[str, Dim]) -> Any:
     if isinstance(x, tuple):
         return tuple([substitute(element, sizes) for element in x])
     if isinstance(x, DimFloat):
-        return _real_at(x.terms, sizes)
-    return _polynomial_at(x.polynomial, sizes) if isinstance(x, DimExpr) and x is not UNKNOWN else x
+        return _substitute_real(x.terms, sizes)
+    return _substitute_polynomial(x.polynomial, sizes) if isinstance(x, DimExpr) and x is not UNKNOWN else x
 
 
-def _polynomial_at(p: poly.Polynomial, sizes: Mapping[str, Dim]) -> Any:
+def _substitute_polynomial(p: poly.Polynomial, sizes: Mapping[str, Dim]) -> Any:
     return sum([c * math.prod([_base(atom, sizes) for atom in monomial]) for monomial, c in p.items()])
 
 
-def _real_at(terms: Terms, sizes: Mapping[str, Dim]) -> Any:
+def _substitute_real(terms: Terms, sizes: Mapping[str, Dim]) -> Any:
     return sum([c * math.prod([_power(_base(b, sizes), k) for b, k in factors]) for factors, c in terms.items()])
 
 
@@ -357,12 +357,12 @@ def _base(base: Base, sizes: Mapping[str, Dim]) -> Any:
     if isinstance(base, poly.NamedDim):
         return sizes[base.text]
     if isinstance(base, poly.Minimum):
-        return minimum(*[_polynomial_at(p, sizes) for p in base.arguments])
+        return minimum(*[_substitute_polynomial(p, sizes) for p in base.arguments])
     if isinstance(base, poly.Quotient):
-        return _polynomial_at(base.numerator, sizes) // _polynomial_at(base.denominator, sizes)
+        return _substitute_polynomial(base.numerator, sizes) // _substitute_polynomial(base.denominator, sizes)
     if isinstance(base, Opaque):
-        return _real_at(base.terms, sizes)
-    return _polynomial_at(base.polynomial, sizes) if isinstance(base, DimExpr) else base
+        return _substitute_real(base.terms, sizes)
+    return _substitute_polynomial(base.polynomial, sizes) if isinstance(base, DimExpr) else base
 
 
 def _power(base: Any, twice: int) -> Any:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, overload
 
-from ..errors import ShapeError, SymbolicDimError, UnknownDimError, UsageError, is_asked_by_user, unhashable
+from ..errors import ShapeError, SymbolicDimError, UnknownDimError, UsageError, is_called_by_user, unhashable
 from . import polynomial as poly
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class DimExpr:
         raise AttributeError(f"the dim expression {self} is immutable; cannot set {name!r}")
 
     def __hash__(self) -> int:
-        if is_asked_by_user():
+        if is_called_by_user():
             raise unhashable(str(self))
         return object.__hash__(self)
 
@@ -163,7 +163,7 @@ class DimExpr:
     def _combine_exactly(
         self, other: object, on_polynomials: Callable[[poly.Polynomial, poly.Polynomial], poly.Polynomial]
     ) -> Dim:
-        operand = polynomial_of(other, self)
+        operand = as_polynomial(other, self)
         if operand is None:
             return UNKNOWN if other is UNKNOWN else NotImplemented  # handled by the operator that called
         return self.scope.intern(on_polynomials(self.polynomial, operand))
@@ -205,7 +205,7 @@ class DimExpr:
             return relation != "!="
         if type(other) is not DimExpr and isinstance(other, Real) and other % 1 == 0:
             other = int(other)  # type: ignore[call-overload]
-        operand = polynomial_of(other, self)
+        operand = as_polynomial(other, self)
         if operand is None:
             return NotImplemented  # type: ignore[no-any-return]  # handled by the operator that called
         return self.scope.truth(self, relation, self.scope.intern(operand))
@@ -247,7 +247,7 @@ class _UnknownDim(DimExpr):
         return relation != "!="
 
     def __hash__(self) -> int:
-        return self._no_number() if is_asked_by_user() else object.__hash__(self)
+        return self._no_number() if is_called_by_user() else object.__hash__(self)
 
     def __ne__(self, other: object) -> bool:
         return False
@@ -265,7 +265,7 @@ UNKNOWN: DimExpr = _UnknownDim()
 """A dim that is unknown after an earlier error: arithmetic returns it unchanged, and relations with it are proved."""
 
 
-def polynomial_of(value: object, beside: DimExpr) -> poly.Polynomial | None:
+def as_polynomial(value: object, beside: DimExpr) -> poly.Polynomial | None:
     """Return the polynomial of an int or of a dim in the scope of `beside`; None for `UNKNOWN` and values that are not
     dims.
 

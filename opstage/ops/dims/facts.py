@@ -21,7 +21,7 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from . import polynomial as poly
-from .simplification import floor_divide, least_of, minimum, substitute
+from .simplification import floor_divide, minimum, split_minimum, substitute
 
 # A sound lower bound of a polynomial over a box of ranges -------------------------------------------------------------
 
@@ -42,12 +42,12 @@ class Range(NamedTuple):
     high: int | None
 
 
-def lower_bound(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) -> Fraction | None:
+def lower_bound(p: poly.Polynomial, get_range: Callable[[poly.Atom], Range]) -> Fraction | None:
     """Return a number that `p` never falls below while every atom is in its range, or None."""
     bounded: dict[poly.Atom, int] = {}
     shifts: dict[poly.Atom, poly.Polynomial] = {}
     for atom in {atom: None for monomial in p for atom in monomial}:
-        low, high = range_of(atom)
+        low, high = get_range(atom)
         if low is not None and high is not None:
             shifts[atom] = {(): low, (atom,): high - low}
             bounded[atom] = len(bounded)
@@ -58,7 +58,7 @@ def lower_bound(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) -> F
         else:
             return None
     if sum([_terms_of_shifted(monomial, shifts) for monomial in p]) > _MOST_TERMS:
-        return _term_by_term(p, range_of)
+        return _term_by_term(p, get_range)
     shifted: poly.Polynomial = {}
     for monomial, coefficient in p.items():
         term = poly.constant(coefficient)
@@ -86,12 +86,12 @@ def _terms_of_shifted(monomial: poly.Monomial, shifts: Mapping[poly.Atom, poly.P
     return math.prod([1 + sum(1 for _ in repeats) for atom, repeats in groupby(monomial) if len(shifts[atom]) > 1])
 
 
-def _term_by_term(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) -> Fraction | None:
+def _term_by_term(p: poly.Polynomial, get_range: Callable[[poly.Atom], Range]) -> Fraction | None:
     """Return the sum of lower bounds of the terms, for atoms that are never negative, or None."""
     least = 0
     for monomial, coefficient in p.items():
         for atom in monomial:
-            low, high = range_of(atom)
+            low, high = get_range(atom)
             end = low if coefficient > 0 else high
             if low is None or low < 0 or end is None:
                 return None
@@ -217,11 +217,11 @@ class Facts:
         )
         return result
 
-    def range_of(self, name: poly.NamedDim) -> Range:
+    def get_range(self, name: poly.NamedDim) -> Range:
         """Return the range of a name without an image."""
         return self._ranges.get(name, _DEFAULT)
 
-    def image_of(self, name: poly.NamedDim) -> poly.Polynomial:
+    def get_image(self, name: poly.NamedDim) -> poly.Polynomial:
         """Return the name itself, or the polynomial that the equations equate it with."""
         image = self._images.get(name)
         return poly.variable(name) if image is None else image
@@ -238,7 +238,7 @@ class Facts:
             if atom in self._chosen:
                 found = self.normal(self._chosen[atom])
             elif isinstance(atom, poly.NamedDim):
-                found = self.image_of(atom)
+                found = self.get_image(atom)
             elif isinstance(atom, poly.Quotient):
                 found = self._normal_quotient(atom)
             else:
@@ -260,7 +260,7 @@ class Facts:
         if p in self.inequalities:
             return True
         least = lower_bound(
-            p, lambda atom: self.range_of(atom) if isinstance(atom, poly.NamedDim) else Range(None, None)
+            p, lambda atom: self.get_range(atom) if isinstance(atom, poly.NamedDim) else Range(None, None)
         )
         return least is not None and least >= 0
 
@@ -326,7 +326,7 @@ class Facts:
         self.equations.append(p)
         leading = poly.leading(p)
         # Do not replace a name by an expression that contains it: B == min(A, B) does not simplify B.
-        others = poly.names_of({monomial: 1 for monomial in p if monomial != leading})
+        others = poly.iterate_names({monomial: 1 for monomial in p if monomial != leading})
         if p[leading] == 1 and (len(leading) > 1 or leading[0] not in set[poly.Atom](others)):
             self._rules.append(p)
             self._normal_atoms.clear()
@@ -337,7 +337,7 @@ class Facts:
     def _without_positive(self, p: poly.Polynomial) -> poly.Polynomial:
         """Return `p` without the positive names that divide it: B*M == B*N implies M == N."""
         names = (atom for atom in poly.common_factor(p) if isinstance(atom, poly.NamedDim))
-        return poly.strip(p, tuple([name for name in names if (self.range_of(name).low or 0) > 0]))
+        return poly.strip(p, tuple([name for name in names if (self.get_range(name).low or 0) > 0]))
 
     def _solve_for_name(self, p: poly.Polynomial) -> bool:
         """Use `p == 0` as `name = image` if a name is a separate term with coefficient 1 or -1."""
@@ -365,9 +365,9 @@ class Facts:
             if not remainder and (poly.constant_value(dividend) or 0) > 0:
                 self._image_ranges.append(poly.add(dividend, divisor, -1))  # a divisor of 4 is at most 4
             name = _single_name(dividend)
-            if name is None or remainder or name in poly.names_of(divisor):
+            if name is None or remainder or name in poly.iterate_names(divisor):
                 return False
-            primed = self._primed(name, min(self.range_of(name).low or 0, 1))
+            primed = self._primed(name, min(self.get_range(name).low or 0, 1))
             self._assign(name, poly.multiply(divisor, poly.variable(primed)))
             return True
         # c*x + rest == 0 implies that c divides the rest.
@@ -410,13 +410,13 @@ class Facts:
         waiting, self.equations, self._rules = self.equations, [], []
         for equation in waiting:
             self._add_equation(equation)
-        low, high = self.range_of(name)
+        low, high = self.get_range(name)
         self._image_ranges.append(poly.add(image, poly.constant(low or 0), -1))
         if high is not None:
             self._image_ranges.append(poly.add(poly.constant(high), image, -1))
 
     def _add_inequality(self, p: poly.Polynomial) -> None:
-        for each in least_of(self.normal(p)):
+        for each in split_minimum(self.normal(p)):
             self._add_normal_inequality(poly.ordered(self._without_positive(each)))
 
     def _add_normal_inequality(self, p: poly.Polynomial) -> None:
@@ -431,7 +431,7 @@ class Facts:
                 self.inequalities.append(p)
             return
         name, factor, offset = single
-        low, high = self.range_of(name)
+        low, high = self.get_range(name)
         if factor > 0:
             low = max(low or 0, -(offset // factor))
         else:
@@ -486,5 +486,5 @@ def _single_name(p: poly.Polynomial) -> poly.NamedDim | None:
 
 def _lone_names(p: poly.Polynomial) -> list[poly.NamedDim]:
     """Return the names that occur in `p` exactly once, as separate terms."""
-    occurrences = [*poly.names_of(p)]
+    occurrences = [*poly.iterate_names(p)]
     return [m[0] for m in p if len(m) == 1 and isinstance(m[0], poly.NamedDim) and occurrences.count(m[0]) == 1]

@@ -245,7 +245,7 @@ def parts(atom: Atom) -> tuple[Polynomial, ...]:
     return atom.arguments if isinstance(atom, Minimum) else (atom.numerator, atom.denominator)
 
 
-def names_of(p: Polynomial) -> Iterator[NamedDim]:
+def iterate_names(p: Polynomial) -> Iterator[NamedDim]:
     """Yield every name in `p`, inside other atoms too, with repetitions."""
     for monomial in p:
         for atom in monomial:
@@ -253,7 +253,7 @@ def names_of(p: Polynomial) -> Iterator[NamedDim]:
                 yield atom
             else:
                 for part in parts(atom):
-                    yield from names_of(part)
+                    yield from iterate_names(part)
 
 
 def evaluate(p: Polynomial, values: Mapping[str, int]) -> int:

@@ -109,13 +109,13 @@ class Prover:
     def _holds_at_all_values(self, claim: Claim) -> bool | None:
         """Return whether a claim about few values holds at each of them that the facts allow; None if there are too
         many."""
-        names = list(dict.fromkeys(poly.names_of(claim.polynomial)))
-        ranges = [self.facts.range_of(name) for name in names]
+        names = list(dict.fromkeys(poly.iterate_names(claim.polynomial)))
+        ranges = [self.facts.get_range(name) for name in names]
         values = [range(low, high + 1) for low, high in ranges if low is not None and high is not None]
         if len(values) < len(names) or math.prod(map(len, values)) > _MOST_VALUES:
             return None
         known = [Claim(False, p) for p in self.facts.inequalities] + [Claim(True, p) for p in self.facts.equations]
-        known = [fact for fact in known if set(names).issuperset(poly.names_of(fact.polynomial))]
+        known = [fact for fact in known if set(names).issuperset(poly.iterate_names(fact.polynomial))]
         for point in itertools.product(*values):
             sizes = {name.text: value for name, value in zip(names, point, strict=True)}
             if claim.holds(sizes) is False and all(fact.holds(sizes) for fact in known):
@@ -140,8 +140,8 @@ class Prover:
             if isinstance(atom, poly.Minimum):
                 count = len(atom.arguments)
                 yield count, (self._where_least(atom, index) for index in range(count))
-        for name in dict.fromkeys(poly.names_of(p)):
-            low, high = self.facts.range_of(name)
+        for name in dict.fromkeys(poly.iterate_names(p)):
+            low, high = self.facts.get_range(name)
             if low is not None and high is not None:
                 yield high - low + 1, (self._where_value(name, value, high - low + 1) for value in range(low, high + 1))
 
@@ -194,7 +194,7 @@ class Prover:
             """Return whether q > -multiple; since `multiple * p >= q` and p is an integer, p >= 0 follows."""
             if to_combine == 0:
                 self._effort.left -= 1 + _terms_around_low_ends(q) // _TERMS_OF_A_BOUND
-                least = lower_bound(q, self._range_of)
+                least = lower_bound(q, self._find_range)
                 return least is not None and least > -multiple
             for times, inequality, factor in self._eliminations(q, known):
                 rest = poly.add(poly.scale(q, times), poly.multiply(factor, inequality), -1)
@@ -207,7 +207,7 @@ class Prover:
         if any(show(p, 1, to_combine) for to_combine in range(most_combined + 1)):
             return True
         return most_combined == _MOST_COMBINED and any(
-            self._is_nonnegative(equivalent, _MOST_COMBINED - 1) for equivalent in _multiplied_out(p)
+            self._is_nonnegative(equivalent, _MOST_COMBINED - 1) for equivalent in _expand_products(p)
         )
 
     def _eliminations(
@@ -237,12 +237,12 @@ class Prover:
 
     def _low(self, atom: poly.Atom) -> int:
         """Return a lower end of the atom's range; -1 if unknown."""
-        low = self._range_of(atom).low
+        low = self._find_range(atom).low
         return -1 if low is None else low
 
-    def _range_of(self, atom: poly.Atom) -> Range:
+    def _find_range(self, atom: poly.Atom) -> Range:
         if isinstance(atom, poly.NamedDim):
-            return self.facts.range_of(atom)
+            return self.facts.get_range(atom)
         found = self._ranges.get(atom)
         if found is None:
             found = self._minimum_range(atom) if isinstance(atom, poly.Minimum) else self._quotient_range(atom)
@@ -278,8 +278,8 @@ class Prover:
         return Range(low, high)
 
     def _range_of_polynomial(self, p: poly.Polynomial) -> Range:
-        low = lower_bound(p, self._range_of)
-        high = lower_bound(poly.scale(p, -1), self._range_of)
+        low = lower_bound(p, self._find_range)
+        high = lower_bound(poly.scale(p, -1), self._find_range)
         return Range(None if low is None else math.ceil(low), None if high is None else -math.ceil(high))
 
 
@@ -309,7 +309,7 @@ def _defining_inequalities(atom: poly.Quotient | poly.Minimum) -> list[poly.Poly
     return [rest, poly.add(poly.add(atom.denominator, poly.constant(1), -1), rest, -1)]
 
 
-def _multiplied_out(p: poly.Polynomial) -> Iterator[poly.Polynomial]:
+def _expand_products(p: poly.Polynomial) -> Iterator[poly.Polynomial]:
     """Yield polynomials that are nonnegative exactly where `p` is: n//d >= k is n >= k*d, and n//d <= k is n < (k +
     1)*d."""
     for monomial, coefficient in p.items():
@@ -356,9 +356,9 @@ def find_witness(facts: Facts, claim: Claim, wanted: bool, most: int | None = No
     Returns None if the search, of at most `most` points, finds none; that proves nothing.
     """
     names, relevant = _connected(claim, facts.claims)
-    images = {name: facts.image_of(name) for name in names}
-    free = sorted({name for image in images.values() for name in poly.names_of(image)}, key=lambda name: name.text)
-    ranges = [facts.range_of(name) for name in free]
+    images = {name: facts.get_image(name) for name in names}
+    free = sorted({name for image in images.values() for name in poly.iterate_names(image)}, key=lambda name: name.text)
+    ranges = [facts.get_range(name) for name in free]
 
     def attempt(point: Sequence[int]) -> dict[str, int] | None:
         chosen = {name.text: value for name, value in zip(free, point, strict=True)}
@@ -366,7 +366,7 @@ def find_witness(facts: Facts, claim: Claim, wanted: bool, most: int | None = No
             values = {name.text: poly.evaluate(image, chosen) for name, image in images.items()}
         except poly.Undefined:
             return None
-        if any(values[name.text] < (facts.range_of(name).low or 0) for name in names):
+        if any(values[name.text] < (facts.get_range(name).low or 0) for name in names):
             return None
         if claim.holds(values) is not wanted or not all(fact.holds(values) for fact in relevant):
             return None
@@ -375,7 +375,7 @@ def find_witness(facts: Facts, claim: Claim, wanted: bool, most: int | None = No
     constants = sorted({c for fact in (claim, *relevant) for c in _constants(fact.polynomial)})
     for point in itertools.islice(_points(ranges, constants), most):
         if attempt(point) is not None:
-            return attempt(_made_small(point, ranges, lambda candidate: attempt(candidate) is not None))
+            return attempt(_shrink(point, ranges, lambda candidate: attempt(candidate) is not None))
     return None
 
 
@@ -390,8 +390,8 @@ def _constants(p: poly.Polynomial) -> Iterator[int]:
 
 def _connected(claim: Claim, declared: Sequence[Claim]) -> tuple[list[poly.NamedDim], list[Claim]]:
     """Return the claim's names with all that the declared claims relate to them, and those claims."""
-    names = dict.fromkeys(poly.names_of(claim.polynomial))
-    waiting = [(fact, dict.fromkeys(poly.names_of(fact.polynomial))) for fact in declared]
+    names = dict.fromkeys(poly.iterate_names(claim.polynomial))
+    waiting = [(fact, dict.fromkeys(poly.iterate_names(fact.polynomial))) for fact in declared]
     relevant: list[Claim] = []
     while touching := [entry for entry in waiting if not names.keys().isdisjoint(entry[1])]:
         waiting = [entry for entry in waiting if names.keys().isdisjoint(entry[1])]
@@ -427,7 +427,7 @@ def _ladder(r: Range, constants: Iterable[int]) -> list[int]:
     return sorted(value for value in steps if low <= value and (r.high is None or value <= r.high))
 
 
-def _made_small(
+def _shrink(
     point: tuple[int, ...], ranges: Sequence[Range], works: Callable[[tuple[int, ...]], bool]
 ) -> tuple[int, ...]:
     """Lower one coordinate after the other by bisection, while the point still works."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import MissingSizeError, ShapeError, SourceLine, UsageError
 from . import polynomial as poly
-from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero, polynomial_of
+from .expression import UNKNOWN, Dim, DimExpr, as_dim, as_polynomial, division_by_zero
 from .facts import Claim, as_congruence
-from .simplification import least_of
+from .simplification import split_minimum
 
 if TYPE_CHECKING:
     from .scope import DimScope
@@ -56,7 +56,7 @@ class Condition:
         return self.relation
 
 
-def claim_of(left: poly.Polynomial, operator: str, right: poly.Polynomial) -> Claim:
+def build_claim(left: poly.Polynomial, operator: str, right: poly.Polynomial) -> Claim:
     """Return the claim `left operator right`, for one of == <= < >= >."""
     if operator in (">=", ">"):
         left, right = right, left
@@ -175,13 +175,13 @@ def _without_minima(scope: DimScope, claim: Claim) -> Claim:
             p = opposite
         elif not scope.is_proved(Claim(False, opposite)):
             return claim
-    open_ones = [each for each in least_of(p) if not scope.is_proved(Claim(False, each))]
+    open_ones = [each for each in split_minimum(p) if not scope.is_proved(Claim(False, each))]
     return Claim(False, open_ones[0]) if len(open_ones) == 1 else claim
 
 
 def values_text(values: Mapping[str, int], claim: Claim) -> str:
     """Format the values of the names in the claim: `M=2, N=3`."""
-    mentioned = {name.text for name in poly.names_of(claim.polynomial)}
+    mentioned = {name.text for name in poly.iterate_names(claim.polynomial)}
     return ", ".join(f"{name}={value}" for name, value in values.items() if name in mentioned)
 
 
@@ -213,10 +213,10 @@ def _claim(a: Dim, operator: str, b: Dim) -> tuple[DimScope | None, Claim | None
     symbolic = a if isinstance(a, DimExpr) else b
     if not isinstance(symbolic, DimExpr):
         assert isinstance(a, int) and isinstance(b, int)
-        return None, claim_of(poly.constant(a), operator, poly.constant(b))
-    left, right = polynomial_of(a, symbolic), polynomial_of(b, symbolic)
+        return None, build_claim(poly.constant(a), operator, poly.constant(b))
+    left, right = as_polynomial(a, symbolic), as_polynomial(b, symbolic)
     assert left is not None and right is not None
-    return symbolic.scope, claim_of(left, operator, right)
+    return symbolic.scope, build_claim(left, operator, right)
 
 
 def _holds_for_ints(claim: Claim) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from typing import NoReturn
 
-from ..errors import ShapeError, UndecidedDimError, UsageError, brief, depth_of, nearest, user_frame
+from ..errors import ShapeError, UndecidedDimError, UsageError, brief, nearest, syntax_depth, user_frame
 from . import polynomial as poly
 from .arithmetic import DimFloat, written_extremum
 from .expression import Dim, DimExpr, division_by_zero
@@ -18,7 +18,7 @@ from .facts import Claim, Contradiction, Facts, Key
 from .polynomial import MOST_BITS
 from .proof import Prover, find_witness
 from .radicals import Factors, Terms, cancelled
-from .relation import Condition, Message, Verdict, claim_of, constraint_text, values_text
+from .relation import Condition, Message, Verdict, build_claim, constraint_text, values_text
 from .simplification import floor_divide
 
 # Notation: `B*T + 1`, `N//3`, `min(T, 8)`, and constraints such as `1 <= B <= 64` -------------------------------------
@@ -105,7 +105,7 @@ class _DimReader:
             tree = ast.parse(" ".join(self.text.split()), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             self.fail(_ALLOWED)
-        if depth_of(tree) > _DEEPEST:
+        if syntax_depth(tree) > _DEEPEST:
             self.fail(f"it is nested deeper than {_DEEPEST} levels")
         return tree
 
@@ -249,7 +249,7 @@ class DimScope:
 
     def _claims(self, constraint: str) -> list[Claim]:
         claims = [
-            claim_of(self._polynomial(left), operator, self._polynomial(right))
+            build_claim(self._polynomial(left), operator, self._polynomial(right))
             for left, operator, right in parse_relations(constraint, self._known)
         ]
         for claim in claims:
@@ -291,7 +291,7 @@ class DimScope:
             raise division_by_zero(poly.render(numerator))
         if divisor is None:
             self.require(
-                claim_of(poly.constant(1), "<=", denominator),
+                build_claim(poly.constant(1), "<=", denominator),
                 lambda: f"{poly.render(numerator)} is divided by {poly.render(denominator)}, which must be at least 1",
             )
         return floor_divide(self.atoms, numerator, denominator)
@@ -326,7 +326,7 @@ class DimScope:
         """Return whether the claim is proved to hold for every allowed value."""
         return self._prover.at_once(claim) or self._prover.always(claim)
 
-    def constraint_for(self, claim: Claim) -> str | None:
+    def find_constraint(self, claim: Claim) -> str | None:
         """Return a constraint that implies the claim if declared, and that some allowed values satisfy; else None."""
         text, prover = self._proving(claim)
         return text if prover is not None and find_witness(prover.facts, claim, True) is not None else None
@@ -361,7 +361,7 @@ class DimScope:
         values = values_text(broken_at or {}, claim)
         if self._prover.never(claim):
             raise ShapeError(f"{text}; fails at every allowed size{values and f', for instance {values}'}")
-        constraint = self.constraint_for(claim)
+        constraint = self.find_constraint(claim)
         error = ShapeError(f"{text}; fails at {values}" + (f'; add where=["{constraint}"]' if constraint else ""))
         error.constraint = constraint
         raise error
@@ -393,7 +393,7 @@ class DimScope:
         """Return the truth value of a comparison if it is the same for every allowed value; else raise
         `UndecidedDimError`."""
         negated = operator == "!="
-        claim = claim_of(left.polynomial, "==" if negated else operator, self._polynomial(right))
+        claim = build_claim(left.polynomial, "==" if negated else operator, self._polynomial(right))
         if self._prover.always(claim):
             return not negated
         if self._prover.never(claim):
@@ -402,7 +402,7 @@ class DimScope:
 
     def is_positive(self, atom: poly.Atom) -> bool:
         """Return whether the atom is proved to be at least 1."""
-        return self.is_proved(claim_of(poly.constant(1), "<=", poly.variable(atom)))
+        return self.is_proved(build_claim(poly.constant(1), "<=", poly.variable(atom)))
 
     def _undecided_text(self, left: DimExpr, operator: str, right: Dim, claim: Claim, negated: bool) -> str:
         examples = []

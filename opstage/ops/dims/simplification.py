@@ -163,12 +163,12 @@ def _minimum_terms(p: Polynomial) -> list[_MinimumTerm]:
     return found
 
 
-def least_of(p: Polynomial) -> list[Polynomial]:
+def split_minimum(p: Polynomial) -> list[Polynomial]:
     """Return polynomials whose minimum is `p`: p itself, or polynomials without a minimum with a positive
     coefficient."""
     for term in _minimum_terms(p):
         if term.coefficient > 0:
-            return [each for alternative in _alternatives(p, term) for each in least_of(alternative)]
+            return [each for alternative in _alternatives(p, term) for each in split_minimum(alternative)]
     return [p]
 
 

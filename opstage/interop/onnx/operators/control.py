@@ -12,7 +12,7 @@ from ....ops.body import Body, ScanParameters, WhileParameters
 from ....ops.dims import Dim, DimExpr, floor_div, is_zero, maximum, minimum
 from ....ops.errors import ShapeError, UnsupportedError
 from ....ops.types import BOOL, INT64, TensorType
-from ....transforms.cond import SWITCH, branches_of
+from ....transforms.cond import SWITCH, get_branches
 from ....transforms.scan import SCAN
 from ....transforms.while_loop import WHILE
 from ...model import LOST
@@ -392,7 +392,7 @@ def _scan(call: NodeCall[Any]) -> tuple[Any, ...]:
 @exports(SWITCH)
 def _write_switch(writer: OnnxWriter, *operands: OnnxValue, **static: Any) -> tuple[str, ...]:
     """Write nested Ifs, one for each branch but the last. Branches read their operands from the outer scope."""
-    bodies = branches_of(static)
+    bodies = get_branches(static)
     index, *outside = operands
     if index.dtype == BOOL:
         return _write_either(writer, index.name, bodies[1], bodies[0], outside)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....compiler.native import KernelSequence, find_blas, multiply
 from ....ops.factorization import EIGH, QR, SVD
-from ....ops.host_arrays import Array, address_of, owner_of, packed
+from ....ops.host_arrays import Array, address_of, find_owner, packed
 from ....ops.linalg import CHOLESKY, COFACTOR, DET, SLOGDET, SOLVE, TRIANGULAR_SOLVE
 from ....ops.matmul import BMM, GROUPED_MATMUL, GROUPED_OUTER, LINEAR, MATMUL
 from ....ops.primitive import Primitive
@@ -35,7 +35,7 @@ def linear(weight: Array, *rest: Array, has_bias: bool, product: Callable[[Array
 def bmm(x: Array, y: Array) -> Array:
     """Compute the products of two stacks. A stack with itself, transposed, is read from a copy: NumPy has the BLAS fill
     half of each product and copies the other half by single elements, which takes up to eight times as long."""
-    if x.strides[-1] == y.strides[-2] and x.strides[-2] == y.strides[-1] and owner_of(x) is owner_of(y):
+    if x.strides[-1] == y.strides[-2] and x.strides[-2] == y.strides[-1] and find_owner(x) is find_owner(y):
         y = np.array(y)
     return np.matmul(x, y)  # type: ignore[no-any-return]
 

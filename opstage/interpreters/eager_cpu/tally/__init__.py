@@ -100,7 +100,7 @@ _INSTEAD: tuple[tuple[Any, Any], ...] = (
     (pooling.pool_step, _nothing),
     (blas_matmul._product, lambda character: None),  # its result is like that of np.matmul
     (host.address_of, _nothing),
-    (host.owner_of, attrgetter("memory")),
+    (host.find_owner, attrgetter("memory")),
     (indices.require_in_range, _nothing),
     (indices.require_cells, _nothing),
     (workspace.workspace, _workspace),

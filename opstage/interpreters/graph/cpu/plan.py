@@ -28,8 +28,8 @@ from ....ops.matmul import GROUPED_MATMUL, GROUPED_OUTER
 from ....ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType, dtype_name
-from ....transforms.cond import SWITCH, branches_of
-from ....transforms.control_flow import CONTROL, bodies_of
+from ....transforms.cond import SWITCH, get_branches
+from ....transforms.control_flow import CONTROL, get_bodies
 from ....transforms.scan import SCAN
 from ....transforms.while_loop import WHILE
 from ..graph import Graph
@@ -294,7 +294,7 @@ def _may_fail(step: Step) -> bool:
 def _can_be_planned(lowered: Lowered, e: Equation) -> bool:
     """Return whether a plan of the bodies is possible: loops run at least once, and no tensor is empty or has
     fractions."""
-    types = [type_ for _, body in bodies_of(e.static) for type_ in body.types]
+    types = [type_ for _, body in get_bodies(e.static) for type_ in body.types]
     whole = all(int(lowered.types[slot].size) > 0 for slot in (*e.inputs, *e.outputs))
     return whole and int(e.static.get("length", 1)) > 0 and all(t.dtype.kind != "O" for t in types)
 
@@ -303,7 +303,7 @@ def _run_bodies(e: Equation) -> Sequence[Body]:
     """Return the bodies of a control op; that of a scan without outputs that equal outgoing carries, which are written
     directly into the stacked result."""
     if e.primitive is SWITCH:
-        return branches_of(e.static)
+        return get_branches(e.static)
     if e.primitive is WHILE:
         return e.static["test"], e.static["body"]
     loop = ScanParameters(**e.static)

@@ -31,7 +31,7 @@ from ....options import Options
 from ....threads import holding_if_free
 from ....transforms.base_program import Action, Finish, at_once
 from ....transforms.cond import SWITCH
-from ....transforms.control_flow import bodies_of
+from ....transforms.control_flow import get_bodies
 from ....transforms.interpreter import BaseInterpreter
 from ....transforms.transparent import Transparent
 from ....transforms.while_loop import WHILE
@@ -83,7 +83,7 @@ class CudaScratch:
 def chooses(body: Body) -> bool:
     """Return whether a body has a switch or while_loop, which a recorded sequence of launches cannot contain."""
     return any(
-        e.primitive in (SWITCH, WHILE) or any(chooses(inner) for _, inner in bodies_of(e.static))
+        e.primitive in (SWITCH, WHILE) or any(chooses(inner) for _, inner in get_bodies(e.static))
         for e in body.equations
     )
 
