@@ -9,7 +9,6 @@ from typing import Literal
 
 import pytest
 
-import opstage
 from opstage.config import Layer, Mismatch, convert, merge, read_toml, toml_literal
 from opstage.ops.errors import UsageError
 
@@ -194,12 +193,3 @@ def test_files_that_are_no_toml_are_one_error(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"s\.toml: not a TOML file"):
         read_toml(file)
-
-
-def test_one_module_reads_toml() -> None:
-    """Files that nobody has written by hand, such as deep ones, are refused alike wherever TOML is read. A table that
-    comes with the package is not such a file."""
-    package = Path(opstage.__file__).parent
-    readers = [path for path in package.rglob("*.py") if "import tomllib" in path.read_text()]
-    found = {path.relative_to(package).as_posix() for path in readers}
-    assert found == {"config.py", "ops/hints.py"}

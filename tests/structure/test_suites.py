@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.conformance.test_values import COLUMNS, DTYPES, QUICK
 from tests.eager_cpu.test_fast_kernels import CASES, parameters
 from tests.long import STAY, long_tests
 from tests.samples import SAMPLES
-from tests.samples.parts import all_samples, by_op, dealt
+from tests.samples.parts import all_samples, by_op
 from tests.samples.sample import Sample
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,14 +61,3 @@ def test_fast_kernels_of_every_op_in_both_dtypes() -> None:
         of[case.op] |= {dtype} if not parameter.marks else set()
     quick = [case.op for case in CASES if case.is_quick]
     assert {op: len(dtypes) for op, dtypes in of.items()} == {op: min(2, quick.count(op)) for op in of}
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 9])
-def test_what_is_dealt_does_not_depend_on_the_order_of_samples(count: int) -> None:
-    make: Callable[[str], Sample] = lambda case: Sample("op", case, lambda _: (), None)  # noqa: E731
-    samples = [make(str(i)) for i in range(count)]
-    found = dealt(samples, COLUMNS, least=4)
-    assert len(found) == max(count, 4)
-    assert [(s.id, c) for s, c in found] == [(s.id, c) for s, c in dealt(samples[::-1], COLUMNS, least=4)]
-    assert {s.id for s, _ in found} == {s.id for s in samples}
-    assert {interpreter for _, (interpreter, _) in found} == set(EXECUTING)
