@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .model import MODELS, Model, model
-from .recipe import Recipe
+from .model import MODELS, Model, Recipe, model
 
 if TYPE_CHECKING:
     from . import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit

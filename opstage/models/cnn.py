@@ -11,8 +11,7 @@ from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
 from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import conv, conv_init, linear, linear_init
-from .model import Model, image_batch, of_programs
-from .recipe import Recipe
+from .model import Model, Recipe, image_batch, of_programs
 
 
 @dataclass(frozen=True)

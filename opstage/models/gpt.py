@@ -16,9 +16,8 @@ from ..ops.derived import counted, dropout
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, layer_norm, norm_init
-from .model import Model, of_programs
+from .model import Model, Recipe, Split, of_programs
 from .parallel import column_linear, cross_entropy, embedding
-from .recipe import Recipe, Split
 from .transformer_block import Block, block_init, transformer_block
 
 BYTES = 256

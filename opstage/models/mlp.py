@@ -12,8 +12,7 @@ from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import dense, linear, linear_init
-from .model import Model, of_programs
-from .recipe import Recipe
+from .model import Model, Recipe, of_programs
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""`Model`: a model with its config bound to its functions; and the shipped ones by name, files in this folder in the
-same form as a user's."""
+"""`Model`: a model with its config bound to its functions; `Recipe`, how it is trained; the shipped models by name."""
 
 from __future__ import annotations
 
@@ -8,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, final
 
 from typing_extensions import override
 
+from ..data import Dataset
 from ..ops.dims import ratio
 from ..ops.errors import UsageError, nearest
 from ..ops.spec import Spec
@@ -144,6 +145,39 @@ def _loss_alone(loss: Callable[..., Any], trees: int) -> Callable[..., Any]:
 
     metrics.__signature__ = inspect.signature(loss)  # type: ignore[attr-defined]  # its batch is bound by these names
     return metrics
+
+
+# Recipes --------------------------------------------------------------------------------------------------------------
+
+
+Split = tuple[Dataset, Dataset]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Default settings to train a model, and the value that a held-out metric then reaches (checked by tests).
+
+    data      seed -> (training data, held-out data), bound to the model's batch by their names, or in its order; None
+              for a model without default data
+    metric    the held-out metric of the goal, "" for none; `goal` its value, reached from above when
+              `lower_is_better`
+    """
+
+    data: Callable[[int], Split] | None = None
+    epochs: int = 10
+    batch_size: int = 64
+    lr: float = 1e-3
+    weight_decay: float | None = None
+    metric: str = ""
+    goal: float | None = None
+    lower_is_better: bool = False
+    warmup: float = 0.03
+    """The fraction of all steps in which the learning rate rises."""
+    clip_norm: float | None = None
+    optimizer: str = "adamw"
+    """Its name in opstage.optim; muon uses adamw for parameters that are not matrices, at the same rate."""
+    read: Callable[[Path | None, float, Any], Split] | None = None
+    """For data cut to a model's size: (file, fraction held out, model config) -> split; `data` without a file."""
 
 
 # The shipped models ---------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from ..ops import transform
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, linear, linear_init
-from .model import Model
-from .recipe import Recipe, Split
+from .model import Model, Recipe, Split
 
 VISCOSITY = 0.01 / math.pi
 

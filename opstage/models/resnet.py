@@ -13,8 +13,7 @@ from ..ops.derived import global_avg_pool
 from ..ops.protocol import Aux, Ops, R
 from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import Tree, batch_norm, batch_norm_state, conv, conv_norm_init, linear, linear_init
-from .model import Model, image_batch, of_programs
-from .recipe import Recipe
+from .model import Model, Recipe, image_batch, of_programs
 
 
 @dataclass(frozen=True)

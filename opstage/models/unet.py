@@ -18,8 +18,7 @@ from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, conv, conv_init, conv_norm_init, group_norm
-from .model import Model, of_programs
-from .recipe import Recipe, Split
+from .model import Model, Recipe, Split, of_programs
 
 
 @dataclass(frozen=True)

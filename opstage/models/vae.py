@@ -16,8 +16,7 @@ from ..ops.dims import ratio
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, dense, linear, linear_init
-from .model import Model, of_programs
-from .recipe import Recipe, Split
+from .model import Model, Recipe, Split, of_programs
 
 
 @dataclass(frozen=True)

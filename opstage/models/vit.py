@@ -13,8 +13,7 @@ from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
 from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import Tree, conv, conv_init, layer_norm, linear, linear_init, norm_init
-from .model import Model, image_batch, of_programs
-from .recipe import Recipe
+from .model import Model, Recipe, image_batch, of_programs
 from .transformer_block import Block, block_init, transformer_block
 
 

@@ -16,7 +16,7 @@ from opstage.runs.charts import Curves
 from opstage.runs.directory import REPORT, RunDirectory
 from opstage.runs.evaluation import Classification, Mistake, classify
 from opstage.runs.journal import Journal, Pace
-from opstage.runs.report import classification_html
+from opstage.runs.report import classification_html, show_duration
 from opstage.runs.run import begin
 from opstage.runs.run_setup import prepare
 from opstage.training.fit import EpochResult, Position
@@ -94,6 +94,21 @@ def test_rates_are_those_that_were_written() -> None:
     assert rate.curves[0].points == ((1, 0.1),)
     assert speed.curves[0].points == ((1, 9.0), (2, 9.0))
     assert Curves([{"kind": "step", "step": 1, "epoch": 0, "loss": 1.0}]).rates() == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (12.4, "12 s"),
+        (59.7, "1 min 00 s"),
+        (185.0, "3 min 05 s"),
+        (3725, "1 h 02 min"),
+    ],
+)
+def test_show_duration_has_two_units_at_most(seconds: float, text: str) -> None:
+    assert show_duration(seconds) == text
 
 
 def test_precision_recall_and_f1() -> None:

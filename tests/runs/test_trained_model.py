@@ -111,6 +111,15 @@ def test_inputs_that_do_not_fit_are_errors(run: Path, inputs: tuple[Any, ...], m
         load(run).predict(*inputs)
 
 
+def test_judge_warns_at_the_users_line_and_evaluates_a_dataset(run: Path) -> None:
+    trained = load(run)
+    rows = trained.prepared_rows()
+    with pytest.warns(DeprecationWarning, match=r"use Trained\.evaluate_dataset") as caught:
+        found = trained.judge(rows)
+    assert found == trained.evaluate_dataset(rows) == trained.evaluate()
+    assert caught[0].filename == __file__
+
+
 def test_a_run_is_judged_by_what_it_held_out(run: Path, copy: Path) -> None:
     last = (run / "metrics.jsonl").read_text().splitlines()[-1]
     found = load(run).evaluate()
