@@ -239,7 +239,7 @@ def set_budget(monkeypatch: pytest.MonkeyPatch, budget: int | None) -> None:
 
 @pytest.mark.parametrize("budget", [None, 1, 3000])
 @pytest.mark.parametrize(("case", "dtype"), in_both(CASES), ids=str)
-def test_is_the_definition(
+def test_convolution_in_blocks_of_any_size_equals_definition(
     case: Case, dtype: str, budget: int | None, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_budget(monkeypatch, budget)
@@ -269,7 +269,7 @@ def require_definition(case: Case, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_products_of_matrices_give_the_same(case: Case, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conv_without_registers_equals_definition(case: Case, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a processor runs that has not the registers for tiles."""
     without_registers(monkeypatch)
     plans_anew()
@@ -281,7 +281,7 @@ def test_products_of_matrices_give_the_same(case: Case, always: None, monkeypatc
 
 @pytest.mark.parametrize("registers", [True, False], ids=["with registers", "without"])
 @pytest.mark.parametrize("case", [case for case in CASES[:-1] if case.images], ids=str)
-def test_zeros_of_padding_are_multiplied_in_conv_and_not_in_its_adjoint(
+def test_nonfinite_weight_meets_padding_in_conv_and_not_in_adjoint(
     case: Case, registers: bool, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An infinite weight makes nan of them; the adjoint may be computed as a conv, which has padding of its own."""
@@ -309,7 +309,7 @@ def test_zeros_of_padding_are_multiplied_in_conv_and_not_in_its_adjoint(
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=str)
-def test_takes_arrays_of_any_strides_and_images_alone(case: Case, always: None) -> None:
+def test_convolution_of_strided_or_single_images_equals_packed(case: Case, always: None) -> None:
     kernel, bias, _, x, g = operands(case, "float32")
     back = {"output_padding": case.unreached, **case.window}
     y = convolution.fast_conv(kernel, bias, x, has_bias=True, **case.window)
@@ -339,7 +339,7 @@ def test_takes_arrays_of_any_strides_and_images_alone(case: Case, always: None) 
 
 
 @pytest.mark.parametrize("channels", [4, 32])
-def test_cells_behind_the_last_window_may_be_as_many_as_others_have(channels: int, always: None) -> None:
+def test_kernel_grad_with_unreached_cells_equals_definition(channels: int, always: None) -> None:
     """As in the result of a transposed convolution whose output padding is at least its stride."""
     rng = np.random.default_rng(5)
     x = rng.standard_normal((2, 3, 14, 9)).astype(np.float32)
@@ -364,7 +364,7 @@ def at_the_end_of_memory(a: Array) -> Array:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are protected by Linux's call")
 @pytest.mark.parametrize(("case", "dtype"), in_both([case for case in CASES if case.images]), ids=str)
-def test_nothing_is_read_behind_an_operand(case: Case, dtype: str, always: None) -> None:
+def test_convolution_at_the_end_of_memory_reads_no_further(case: Case, dtype: str, always: None) -> None:
     kernel, bias, other, x, g = map(at_the_end_of_memory, operands(case, dtype))
     back = {"output_padding": case.unreached, **case.window}
     convolution.fast_conv(kernel, bias, x, has_bias=True, **case.window)
@@ -387,7 +387,7 @@ def shared_among(count: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("case", [*BY_CHANNELS, *BY_CELLS, *DEPTHWISE], ids=str)
-def test_bits_do_not_depend_on_how_workers_share_tasks(
+def test_convolution_on_other_workers_has_the_same_bits(
     case: Case, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel, bias, other, x, g = operands(case, "float32")
@@ -406,7 +406,7 @@ def test_bits_do_not_depend_on_how_workers_share_tasks(
     assert found[0] == found[1]
 
 
-def test_is_the_same_from_run_to_run() -> None:
+def test_kernel_grad_of_each_run_has_the_same_bits() -> None:
     case = Case(16, 8, 16, (16, 16), (3, 3), padding=(1, 1))
     _, _, _, x, g = operands(case, "float32")
     first, *others = (
@@ -415,7 +415,7 @@ def test_is_the_same_from_run_to_run() -> None:
     assert others == [first] * 4
 
 
-def test_one_in_a_signal_handler_leaves_the_memory_of_the_one_that_it_interrupts(
+def test_convolution_in_a_signal_handler_leaves_the_other_its_memory(
     always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, larger = (Case(2, 8, 8, (side, side), (3, 3), padding=(1, 1)) for side in (16, 96))
@@ -435,6 +435,46 @@ def test_one_in_a_signal_handler_leaves_the_memory_of_the_one_that_it_interrupts
     monkeypatch.setattr(convolution, "_do", interrupted)
     np.testing.assert_array_equal(convolution.fast_conv(kernel, x, has_bias=False, **case.window), wanted)
     assert len(seen) == 2 and seen[0]() is None  # kept as long as it was used
+
+
+# NumPy kernels take all images at once, or a row of one image at a time.
+
+BLOCK_CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((4, 3, 3, 2), (3, 3, 9, 7), {"stride": (1, 1), "padding": (1, 0), "dilation": (1, 1), "groups": 1}),
+    ((4, 1, 2, 3), (2, 2, 11, 8), {"stride": (2, 3), "padding": (2, 1), "dilation": (3, 1), "groups": 2}),
+    ((2, 2, 3), (5, 2, 12), {"stride": (3,), "padding": (2,), "dilation": (2,), "groups": 1}),
+    ((2, 1, 2, 1, 2), (2, 2, 5, 4, 3), {"stride": (1, 2, 1), "padding": (1, 0, 1), "dilation": (2, 1, 1), "groups": 2}),
+]
+
+
+def _results(
+    kernel: Any, bias: Any, x: Any, g: Any, unreached: tuple[int, ...], window: dict[str, Any]
+) -> tuple[Any, ...]:
+    return (
+        convolution.conv(kernel, bias, x, has_bias=True, **window),
+        convolution.conv_kernel_grad(x, g, kernel=kernel.shape[2:], **window),
+        convolution.conv_transpose(kernel, g, output_padding=unreached, has_bias=False, **window),
+    )
+
+
+@pytest.mark.parametrize(("kernel_shape", "x_shape", "window"), BLOCK_CASES)
+def test_numpy_convolution_in_small_blocks_equals_whole(
+    kernel_shape: tuple[int, ...], x_shape: tuple[int, ...], window: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(7)
+    kernel, bias, x = (rng.standard_normal(shape) for shape in (kernel_shape, kernel_shape[:1], x_shape))
+    out = convolution.conv(kernel, bias, x, has_bias=True, **window)
+    g = rng.standard_normal(out.shape)
+    unreached = tuple(
+        n + 2 * p - d * (k - 1) - 1 - (count - 1) * s
+        for n, count, k, s, p, d in zip(
+            x_shape[2:], out.shape[2:], kernel_shape[2:], window["stride"], window["padding"], window["dilation"]
+        )
+    )
+    whole = _results(kernel, bias, x, g, unreached, window)
+    monkeypatch.setattr(convolution, "_room", lambda kernel_bytes: 1)
+    for together, apart in zip(whole, _results(kernel, bias, x, g, unreached, window)):
+        np.testing.assert_allclose(apart, together, rtol=1e-12, atol=1e-12)
 
 
 def geometry_of(case: Case) -> ConvGeometry:

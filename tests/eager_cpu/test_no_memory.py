@@ -47,7 +47,7 @@ CASES = {"exp": one_operand, "add": two_operands, "gelu": composite, "pad": stat
 
 
 @pytest.mark.parametrize("op", CASES)
-def test_an_op_without_memory_says_what_it_wanted_and_where(op: str) -> None:
+def test_op_without_memory_reports_size_and_line(op: str) -> None:
     with pytest.raises(OutOfMemoryError, match=r"\(33554432, 16777216\) float32, which takes 2048.0 TiB") as e:
         opstage.run(CASES[op], np.ones((1, 1), np.float32))
     assert isinstance(e.value, MemoryError)
@@ -59,24 +59,24 @@ def test_an_op_without_memory_says_what_it_wanted_and_where(op: str) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 @pytest.mark.parametrize("program", [composite, in_a_loop])
-def test_no_memory_error_of_numpy_gets_out(program: Any, backend: str) -> None:
+def test_program_without_memory_raises_no_error_of_numpy(program: Any, backend: str) -> None:
     with pytest.raises(OutOfMemoryError, match=r"out of memory|gives no more"):
         opstage.run(program, np.ones((1, 1), np.float32), options=Options(backend=backend))
 
 
 @pytest.mark.parametrize("program", [constant, view])
-def test_a_result_that_takes_memory_only_as_the_callers_own_says_so_too(program: Any) -> None:
+def test_view_without_memory_for_a_copy_is_reported(program: Any) -> None:
     with pytest.raises(OutOfMemoryError, match=r"out of memory: .*\(33554432, 16777216\)") as e:
         opstage.run(program, np.ones((1, 1), np.float32))
     assert "opstage check --memory" in str(e.value)
 
 
-def test_a_gradient_without_memory_says_so_too() -> None:
+def test_gradient_without_memory_is_reported() -> None:
     with pytest.raises(OutOfMemoryError, match="out of memory"):
         opstage.value_and_grad(lambda ops, x: ops.sum(one_operand(ops, x)), np.ones((1, 1), np.float32))
 
 
-def test_memory_lost_outside_of_an_op_is_reported_as_well() -> None:
+def test_memory_error_outside_of_ops_is_reported() -> None:
     def hungry(ops: Any, x: Any) -> Any:
         raise MemoryError
 

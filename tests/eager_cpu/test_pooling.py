@@ -83,7 +83,7 @@ def maxima(case: Case, x: Array) -> tuple[Array, Array]:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("values", ["ties", "infinite", "nan"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_maxima_and_their_places(case: Case, values: str, dtype: str) -> None:
+def test_max_pool_of_each_case_equals_definition(case: Case, values: str, dtype: str) -> None:
     rng = np.random.default_rng(1)
     x = rng.integers(-2, 3, (*case.leading, *case.cells)).astype(dtype)
     if values != "ties":
@@ -99,7 +99,7 @@ def test_maxima_and_their_places(case: Case, values: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_numbers_to_and_from_places(case: Case, dtype: str) -> None:
+def test_max_pool_scatter_and_gather_equal_definition(case: Case, dtype: str) -> None:
     rng = np.random.default_rng(2)
     x = rng.integers(-9, 9, (*case.leading, *case.cells)).astype(dtype)
     g = rng.integers(-9, 9, (*case.leading, *case.counts)).astype(dtype)
@@ -118,7 +118,7 @@ def test_numbers_to_and_from_places(case: Case, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("count_include_pad", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_means_and_their_shares(case: Case, count_include_pad: bool, dtype: str) -> None:
+def test_avg_pool_and_its_gradient_equal_definition(case: Case, count_include_pad: bool, dtype: str) -> None:
     rng = np.random.default_rng(2)
     x = rng.standard_normal((*case.leading, *case.cells)).astype(dtype)
     g = rng.standard_normal((*case.leading, *case.counts)).astype(dtype)
@@ -135,7 +135,7 @@ def test_means_and_their_shares(case: Case, count_include_pad: bool, dtype: str)
     np.testing.assert_allclose(pooling.fast_avg_pool_grad(g, shape=case.cells, **static), shares, **near)
 
 
-def test_takes_arrays_of_any_strides() -> None:
+def test_pools_of_strided_arrays_equal_packed() -> None:
     case = CASES[3]
     rng = np.random.default_rng(4)
     x = np.asarray(rng.standard_normal((35, 9, 3)), order="C").transpose(2, 1, 0)
@@ -146,7 +146,7 @@ def test_takes_arrays_of_any_strides() -> None:
 
 
 @pytest.mark.parametrize("place", [-(2**40), 64])
-def test_a_place_outside_the_plane_is_refused(place: int) -> None:
+def test_pools_with_a_position_outside_its_plane_raise(place: int) -> None:
     case = CASES[0]
     index = np.zeros((*case.leading, *case.counts), np.int64)
     index[-1, -1, -1, -1] = place

@@ -86,7 +86,7 @@ def _telling(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> Any:
 
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
 @pytest.mark.parametrize("sample", all_samples(SAMPLES))
-def test_results_lie_where_they_are_counted(sample: Sample, fast: bool) -> None:
+def test_results_of_each_sample_have_the_counted_layout(sample: Sample, fast: bool) -> None:
     """In the op itself, and in its vjp, whose operands are often views."""
     ops = Compared(Options(fast_kernels=fast))
     values, structure = flatten(inputs(sample, "float32"))
@@ -105,14 +105,14 @@ def test_results_lie_where_they_are_counted(sample: Sample, fast: bool) -> None:
     assert ops.compared
 
 
-def test_nothing_is_computed_and_no_memory_is_there() -> None:
+def test_prediction_of_terabytes_takes_no_memory() -> None:
     """A step that would take seven terabytes."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert model_memory(model("mlp"), optim.sgd(lr=0.1)).at(B=10**9).peak > 7e12
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
 
 
-def test_a_kernel_that_runs_meanwhile_computes() -> None:
+def test_kernel_that_runs_while_it_is_counted_computes() -> None:
     """The same function, while what it takes is counted and afterwards."""
     kernel = kernel_table("float32", False)[SIGMOID]
     x = np.log(np.array([[1, 3]], np.float32))
@@ -128,13 +128,13 @@ def test_a_kernel_that_runs_meanwhile_computes() -> None:
     assert [y.tolist() for y in (*found, kernel(x))] == 2 * [[[0.5, 0.75]]]
 
 
-def test_a_function_of_which_nobody_has_said_what_it_takes() -> None:
+def test_unknown_numpy_function_is_refused() -> None:
     type_ = TensorType((4, 5), np.dtype(np.float32))
     with pytest.raises(NotImplementedError, match=r"memory of np.partition.*tally/functions.py"):
         kernel_memory(lambda x: np.partition(x, 1), [type_], [None], {})
 
 
-def test_an_operand_is_left_where_it_stands() -> None:
+def test_views_of_an_operand_share_its_memory() -> None:
     """A formula's layouts are those of NumPy: views of views, and copies where there can be no view."""
     type_ = TensorType((2, 3, 4), np.dtype(np.float32))
     call = kernel_memory(lambda x: (x, x.T, x.T.reshape(-1), x[:, 1], x + x.T.reshape(x.shape)), [type_], [None], {})
@@ -153,14 +153,14 @@ def by_its_loops(x: Any) -> Any:
 by_its_loops.__module__ = "opstage.interpreters.eager_cpu"  # as kernels are
 
 
-def test_generated_loops_within_a_kernel_do_nothing() -> None:
+def test_generated_loops_within_a_counted_kernel_do_nothing() -> None:
     x = np.ones((4, 5), np.float32)
     call = kernel_memory(by_its_loops, [TensorType(x.shape, x.dtype)], [(4, 16)], {})
     assert (call.results[0].nbytes, call.temporary) == (80, (80,))  # a row-major copy beside the result
     assert by_its_loops(x) == pytest.approx(x / (1 + np.exp(-x)))
 
 
-def test_nobody_reads_the_elements() -> None:
+def test_kernel_that_reads_elements_is_refused() -> None:
     with pytest.raises(TypeError, match="arrays without elements"):
         kernel_memory(lambda x: np.asarray(x), [TensorType((4, 5), np.dtype(np.float32))], [None], {})
 
@@ -307,7 +307,7 @@ class Weighed(Transparent[Any]):
 
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_kernel_works_in_what_is_counted(case: str, fast: bool) -> None:
+def test_kernel_of_each_op_takes_the_counted_bytes(case: str, fast: bool) -> None:
     """In the op itself and in its vjp."""
     call, arrays = CASES[case]
 
@@ -323,7 +323,7 @@ def test_a_kernel_works_in_what_is_counted(case: str, fast: bool) -> None:
 
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: f"{o.name} {getattr(o, 'weight_decay', 0)}")
-def test_an_update_works_in_what_is_counted(optimizer: Optimizer, fast: bool) -> None:
+def test_update_of_each_optimizer_takes_the_counted_bytes(optimizer: Optimizer, fast: bool) -> None:
     slots = optimizer.slots((64, 2000), np.dtype(np.float32), "p")
     ops = Weighed(Options(fast_kernels=fast))
 
