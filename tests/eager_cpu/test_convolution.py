@@ -7,7 +7,7 @@ import itertools
 import mmap
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -208,9 +208,12 @@ def column(bias: Array, rank: int) -> Array:
 
 
 @pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
+def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Machine code also where it does not pay."""
-    monkeypatch.setattr(convolution, "_WORTH_A_CALL", 0)
+    monkeypatch.setattr(convolution_choice, "_WORTH_A_CALL", 0)
+    convolution_choice.choose_eager_algorithm.cache_clear()
+    yield
+    convolution_choice.choose_eager_algorithm.cache_clear()
 
 
 def plans_anew() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opstage.interpreters.eager_cpu.kernels import convolution
+from opstage.interpreters.eager_cpu.loops import convolution_choice
 from tests.eager_cpu.test_convolution import Case, plans_anew, require_definition, set_budget
 from tests.searches import share
 
@@ -36,7 +36,7 @@ def drawn(rng: np.random.Generator) -> Case:
 
 
 def search(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution, "_WORTH_A_CALL", 0)
+    monkeypatch.setattr(convolution_choice, "_WORTH_A_CALL", 0)
     for seed in seeds:
         rng = np.random.default_rng(seed)
         case, budget, dtype = drawn(rng), _BUDGETS[rng.integers(len(_BUDGETS))], str(rng.choice(["float32", "float64"]))

@@ -24,8 +24,8 @@ from ....compiler.native import KernelCall, KernelSequence, multiply, workers
 from ....ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.host_arrays import address_of, packed
 from ....ops.primitive import Primitive
-from ..loops.convolution_choice import Pass
-from ..loops.convolution_steps import convolution_steps, plan_convolution, supported
+from ..loops.convolution_choice import Algorithm, Pass, choose_eager_algorithm
+from ..loops.convolution_steps import convolution_steps, plan_convolution
 from ..loops.geometry import ConvGeometry, conv_geometry
 from ..memory import Workspace, workspace
 from .reduction import only_numbers
@@ -261,32 +261,22 @@ def conv_transpose(
 
 # In machine code ------------------------------------------------------------------------------------------------------
 
-_WORTH_A_CALL = 1 << 14  # multiplications above which the pool is faster than NumPy
-
-
-def _is_product(g: ConvGeometry) -> bool:
-    """Return whether the only window of an image is the image: its numbers are a row of a matrix product."""
-    return g.cells == g.kernel and max(g.counts) == 1 and g.groups == 1 and not any(g.padding)
-
 
 def _fast(which: Pass, g: ConvGeometry, kernel: Array, bias: Array | None, images: Array, shape: Sizes) -> Array | None:
     """Return conv or its adjoint, of this shape; None if NumPy is faster."""
-    if _is_product(g):
+    algorithm = choose_eager_algorithm(which, g)
+    if algorithm is Algorithm.NUMPY:
+        return None
+    if algorithm is Algorithm.WHOLE_IMAGES:
         weight = packed(kernel).reshape(len(kernel), g.depth)
         rows = images.reshape(len(images), math.prod(images.shape[1:]))
         out = multiply(rows, weight if which is Pass.ADJOINT else weight.T).reshape(shape)
         if bias is not None:
             out += bias.reshape(-1, *(1,) * (len(shape) - 2))
         return out
-    if not _is_worth(g):
-        return None
     out = np.empty(shape, images.dtype)
     _run(which, g, images, packed(kernel), None if bias is None else packed(bias), out)
     return out
-
-
-def _is_worth(g: ConvGeometry) -> bool:
-    return g.multiplications >= _WORTH_A_CALL and supported(g)
 
 
 def _run(which: Pass, g: ConvGeometry, images: Array, other: Array, bias: Array | None, out: Array) -> None:
@@ -368,10 +358,11 @@ def fast_conv_kernel_grad(
     shape = (cotangents.shape[1], images.shape[1] // groups, *kernel)
     # The cotangent may have fewer windows than fit into x: cells behind the last may be as many as another window has.
     geometry = conv_geometry(x.dtype, images.shape, kernel, cotangents.shape, stride, padding, dilation, groups)
-    if _is_product(geometry):
+    algorithm = choose_eager_algorithm(Pass.KERNEL_GRAD, geometry)
+    if algorithm is Algorithm.WHOLE_IMAGES:
         rows = cotangents.reshape(len(cotangents), geometry.channels_out)
         return multiply(rows.T, images.reshape(len(images), geometry.depth)).reshape(shape)
-    if not _is_worth(geometry):
+    if algorithm is Algorithm.NUMPY:
         return conv_kernel_grad(x, g, kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups)
     out = np.empty(shape, x.dtype)
     _run(Pass.KERNEL_GRAD, geometry, images, cotangents, None, out)

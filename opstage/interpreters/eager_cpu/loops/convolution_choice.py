@@ -2,7 +2,7 @@
 
 With AVX-512 the sums of a tile stay in registers: the lanes of its vectors are output channels, or adjacent windows,
 whichever leaves fewer of them idle. Otherwise a convolution is a matrix product with the matrix of its windows.
-`kernels/convolution.py` computes small convolutions in NumPy, and those whose images are windows by one product.
+Eager kernels compute small convolutions in NumPy, and those of which each image is one window by a single product.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from enum import Enum
 from functools import lru_cache
 
+from ....compiler.native import find_blas
 from .channel_steps import tile_vectors
 from .direct_convolution import has_registers
 from .direct_steps import copied_share, reaches_all_cells, window_share
@@ -28,6 +29,8 @@ class Pass(Enum):
 class Algorithm(Enum):
     """An algorithm, by what it holds in vectors or multiplies."""
 
+    NUMPY = "a product with the matrix of windows, in NumPy"
+    WHOLE_IMAGES = "a product with the matrix of images, each of which is its only window"
     DEPTHWISE = "vectors of channels, each with windows of its own"
     CHANNELS = "vectors of output channels; all cells of the kernel read a padded copy"
     CELLS = "vectors of output channels; each cell of the kernel lists the elements that it reads"
@@ -37,6 +40,8 @@ class Algorithm(Enum):
     COL2IM = "the adjoint by a product whose columns are added to their cells"
 
 
+_WORTH_A_CALL = 1 << 14  # multiplications above which the pool is faster than NumPy
+_RANK = 3
 _FULL_ENOUGH = 0.75  # the fraction of lanes with a channel
 _GRAD_FULL_ENOUGH = 0.8  # where windows could fill them as well
 _INSIDE_ENOUGH = 0.7  # the fraction of cells of windows that are not padding, for copies to pay
@@ -49,6 +54,20 @@ _MOST_COPIED = 2.8  # times the cells of an image, including padding, or
 _CHANNELS_A_COPY = 8  # of the result, for each copy
 _FEW_CHANNELS = 4  # of a result, for which a matrix product is slow
 _WINDOW_CHANNELS = 32  # for which copying windows takes a good part of the time of a matrix product
+
+
+@lru_cache(4096)
+def choose_eager_algorithm(which: Pass, g: ConvGeometry) -> Algorithm:
+    """Return the algorithm of an eager convolution or derivative with the geometry of conv."""
+    if g.cells == g.kernel and max(g.counts) == 1 and g.groups == 1 and not any(g.padding):
+        return Algorithm.WHOLE_IMAGES
+    worth = g.multiplications >= _WORTH_A_CALL and is_supported(g)
+    return choose_algorithm(which, g) if worth else Algorithm.NUMPY
+
+
+def is_supported(g: ConvGeometry) -> bool:
+    """Return whether there is machine code for it."""
+    return 1 <= len(g.cells) <= _RANK and g.dtype in ("float32", "float64") and find_blas() is not None
 
 
 @lru_cache(4096)

@@ -26,12 +26,6 @@ from .geometry import IMAGES, ConvGeometry, ConvTiling, Words, in_volume, kernel
 _COLUMN_BYTES = 512 << 10  # for the windows of a block; the kernel and the result also fit in a cache of 1 MB
 _FEW_WINDOWS = 128  # per image, too few for a matrix product: then a block has more than one image
 _FEW_TERMS = 24  # of a sum of the kernel's gradient over an image whose windows need not be copied
-_RANK = 3
-
-
-def supported(geometry: ConvGeometry) -> bool:
-    """Return whether there are kernels for it."""
-    return 1 <= len(geometry.cells) <= _RANK and geometry.dtype in ("float32", "float64") and find_blas() is not None
 
 
 _BY_CHANNELS = (Algorithm.CELLS, Algorithm.CHANNELS)

@@ -28,9 +28,9 @@ from ....ops.reduction import ARGMAX
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
 from ....transforms.control_flow import CONTROL
-from ...eager_cpu.loops import convolution_steps as convolution_steps
 from ...eager_cpu.loops import pooling as pooling
-from ...eager_cpu.loops.convolution_choice import Pass
+from ...eager_cpu.loops.convolution_choice import Pass, is_supported
+from ...eager_cpu.loops.convolution_steps import convolution_steps, plan_convolution
 from ...eager_cpu.loops.geometry import conv_geometry
 
 _MARK = 0xFFFF << 48
@@ -86,12 +86,12 @@ def _conv(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | Non
         inside, outside = (1, *inside), (1, *outside)
     window = [static[name] for name in ("stride", "padding", "dilation", "groups")]
     geometry = conv_geometry(lowered.types[x].dtype, inside, kernel, outside, *window)
-    if not convolution_steps.supported(geometry):
+    if not is_supported(geometry):
         return None
-    mark, plan = _Marks(), convolution_steps.plan_convolution(which, geometry)
+    mark, plan = _Marks(), plan_convolution(which, geometry)
     at = mark(_at(lowered, x)), mark(_at(lowered, other)), mark(_at(lowered, bias[0])) if bias else 0
     own = Scratch("workspace", max(64, plan.workspace)), Scratch("partial", max(64, plan.partial), 1)
-    return mark.loops(convolution_steps.convolution_steps(which, geometry, *at, mark(Address(out, 0)), *map(mark, own)))
+    return mark.loops(convolution_steps(which, geometry, *at, mark(Address(out, 0)), *map(mark, own)))
 
 
 def _pool(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
