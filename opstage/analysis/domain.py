@@ -97,11 +97,11 @@ class Domain(ABC, Generic[F]):
         """Whether `a` says at least as much as `b`."""
         return self.join(a, b) == b
 
-    def finished(self, call: OpCall, facts: Sequence[F], results: Sequence[F]) -> Sequence[F]:
+    def finish(self, call: OpCall, facts: Sequence[F], results: Sequence[F]) -> Sequence[F]:
         """The facts of an op's results, from those that its rule or its decomposition gave."""
         return results
 
-    def made(self, fact: F) -> F:
+    def renew(self, fact: F) -> F:
         """The fact of a tensor that a loop, a choice or the world outside gave, each time another one."""
         return fact
 
@@ -130,7 +130,7 @@ class Domain(ABC, Generic[F]):
         """In an iteration: its entry of a tensor, of type `type`, along the leading axis."""
         return fact
 
-    def following(self, fact: F, length: Dim, reverse: bool) -> F:
+    def next_carry(self, fact: F, length: Dim, reverse: bool) -> F:
         """A result of an iteration, as the next one takes it."""
         return self.alone(fact)
 
@@ -149,7 +149,7 @@ class Domain(ABC, Generic[F]):
     def forget(self, mark: object) -> None:
         """Drop the remarks since then: they are about facts that were tried."""
 
-    def grown(self, before: F, after: F) -> None:
+    def note_growth(self, before: F, after: F) -> None:
         """Note what is not known of what a loop carries: `before` of its first value, `after` of all of them."""
 
     def limits_of_carries(self, loop: LoopFacts[F]) -> Sequence[F | None]:
@@ -157,14 +157,14 @@ class Domain(ABC, Generic[F]):
         stays as it is; None where there is none."""
         return [None] * len(loop.init)
 
-    def limited(self, fact: F, limit: F) -> F:
+    def limit(self, fact: F, limit: F) -> F:
         """The fact of a carry after an iteration that began with one within the limit."""
         return fact
 
-    def assumed(self, facts: Sequence[F], test: F, holds: bool) -> Sequence[F]:
+    def refine(self, facts: Sequence[F], test: F, holds: bool) -> Sequence[F]:
         """The facts of tensors where a scalar of the fact `test`, computed from them, is True, or is False."""
         return facts
 
-    def influenced(self, fact: F, by: F) -> F:
+    def influence(self, fact: F, by: F) -> F:
         """A tensor that was chosen, or computed as often as was chosen, by a scalar of the fact `by`."""
         return self.alone(fact)

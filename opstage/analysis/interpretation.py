@@ -48,9 +48,9 @@ class Interpretation:
         if self.scope is None:
             self.scope = next((d.scope for t in body.types for d in t.shape if isinstance(d, DimExpr)), DimScope())
         with self.scope.aside(), paused_gc():
-            return self.facts_of(body, inputs, after)
+            return self.run_body(body, inputs, after)
 
-    def facts_of(
+    def run_body(
         self, body: Body, inputs: Sequence[Facts], after: Callable[[Equation], None] = lambda equation: None
     ) -> list[Facts]:
         """The same, for bodies within a run."""
@@ -68,12 +68,12 @@ class Interpretation:
             after(equation)
         return facts
 
-    def outputs_of(self, body: Body, inputs: Sequence[Facts]) -> list[Facts]:
+    def run_outputs(self, body: Body, inputs: Sequence[Facts]) -> list[Facts]:
         """The facts of a body's outputs."""
-        facts = self.facts_of(body, inputs)
+        facts = self.run_body(body, inputs)
         return [facts[slot] for slot in body.outputs]
 
-    def results_of(
+    def apply(
         self, primitive: Primitive, static: Static, inputs: Sequence[TensorType], read: Sequence[Facts]
     ) -> list[Facts]:
         """The facts of an op's results where nothing is kept: by the rule of the first domain, or by its parts."""
@@ -90,11 +90,11 @@ class Interpretation:
         inputs, outputs = tuple(types[: len(read)]), tuple(types[len(read) :])
         sends = primitive.kind is Kind.COLLECTIVE and not all(primitive in domain.rules for domain in self.domains)
         if sends or Effect.EXTERNAL in equation.effects:
-            return [tuple([domain.made(domain.anything(type_)) for domain in self.domains]) for type_ in outputs]
+            return [tuple([domain.renew(domain.anything(type_)) for domain in self.domains]) for type_ in outputs]
         control = _CONTROL.get(primitive)
         if control is not None:
             given = control(self, equation, read, types)
-            return [tuple([domain.made(fact) for domain, fact in zip(self.domains, known)]) for known in given]
+            return [tuple([domain.renew(fact) for domain, fact in zip(self.domains, known)]) for known in given]
         static = distinct(equation.static)
         key = (primitive, static, inputs)
         columns, parts = [], None
@@ -110,7 +110,7 @@ class Interpretation:
                     if parts is None:
                         parts = self._by_parts(key, equation.static, inputs, read)
                     results = [known[at] for known in parts] or [domain.top(type_, facts) for type_ in outputs]
-                results = domain.finished(call, facts, results)
+                results = domain.finish(call, facts, results)
                 assert len(results) == len(outputs), primitive
                 self._results[at][whole] = results
             columns.append(results)
@@ -132,7 +132,7 @@ class Interpretation:
         if key not in self._decompositions:
             self._decompositions[key] = _parts(primitive, static, inputs)
         body = self._decompositions[key]
-        return [] if body is None else self.outputs_of(body, read)
+        return [] if body is None else self.run_outputs(body, read)
 
 
 def _parts(primitive: Primitive, static: Static, inputs: tuple[TensorType, ...]) -> Body | None:
@@ -172,8 +172,8 @@ def scan(run: Interpretation, equation: Equation, read: Sequence[Facts], types: 
     captured = [_each(run, lambda d, f: d.invariant(f, length), known) for known in read[split:]]
 
     def step(carried: Sequence[Facts]) -> tuple[list[Facts], list[Facts]]:
-        outs = run.outputs_of(loop.body, [*carried, *xs, *captured])
-        return outs, [_each(run, lambda d, f: d.following(f, length, loop.reverse), o) for o in outs[:carries]]
+        outs = run.run_outputs(loop.body, [*carried, *xs, *captured])
+        return outs, [_each(run, lambda d, f: d.next_carry(f, length, loop.reverse), o) for o in outs[:carries]]
 
     def unknown(at: int) -> Facts:
         type_ = loop.body.input_types[at]
@@ -195,11 +195,11 @@ def scan(run: Interpretation, equation: Equation, read: Sequence[Facts], types: 
 def switch(run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
     """A choice: what any branch gives, and the index decides."""
     index, operands = read[0], read[1:]
-    found = [run.outputs_of(body, operands) for body in get_branches(equation.static)]
+    found = [run.run_outputs(body, operands) for body in get_branches(equation.static)]
     results = found[0]
     for other in found[1:]:
         results = [_join(run, a, b) for a, b in zip(results, other)]
-    return [_influenced(run, known, index) for known in results]
+    return [_influence(run, known, index) for known in results]
 
 
 def remat(run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
@@ -219,27 +219,27 @@ def while_loop(
     captured = read[count:]
 
     def step(carried: Sequence[Facts]) -> tuple[list[Facts], list[Facts]]:
-        (test,) = run.outputs_of(loop.test, [*carried, *captured])
-        outs = run.outputs_of(loop.body, [*assumed(run, carried, test, True), *captured])
-        decided = [_influenced(run, _join(run, a, b), test) for a, b in zip(carried, outs)]
-        return decided, [_influenced(run, known, test) for known in outs]
+        (test,) = run.run_outputs(loop.test, [*carried, *captured])
+        outs = run.run_outputs(loop.body, [*refine(run, carried, test, True), *captured])
+        decided = [_influence(run, _join(run, a, b), test) for a, b in zip(carried, outs)]
+        return decided, [_influence(run, known, test) for known in outs]
 
     def unknown(at: int) -> Facts:
         return tuple([d.anything(types[at]) for d in run.domains])
 
     def limits(carried: Sequence[Facts]) -> list[Limits]:
-        trips, at = trips_of(run, loop, read, carried), ranges_at(run)
+        trips, at = bound_trips(run, loop, read, carried), ranges_index(run)
         most = loop.limit if trips.most is None else trips.most  # one iteration more than is declared is an error
-        known = [_with(f, at, trips.counters.get(i)) for i, f in enumerate(carried)]
+        known = [_replace_fact(f, at, trips.counters.get(i)) for i, f in enumerate(carried)]
         found = _limits(run, loop.body, read[:count], known, captured, most)
-        return [_with(limits, at, trips.counters.get(i)) for i, limits in enumerate(found)]
+        return [_replace_fact(limits, at, trips.counters.get(i)) for i, limits in enumerate(found)]
 
-    found = _made(run, _fixpoint(run, read[:count], step, unknown, limits))
-    (last,) = run.outputs_of(loop.test, [*found, *captured])
-    return assumed(run, found, last, False)
+    found = _renew(run, _fixpoint(run, read[:count], step, unknown, limits))
+    (last,) = run.run_outputs(loop.test, [*found, *captured])
+    return refine(run, found, last, False)
 
 
-def _with(known: tuple[Any, ...], at: int | None, fact: Any) -> tuple[Any, ...]:
+def _replace_fact(known: tuple[Any, ...], at: int | None, fact: Any) -> tuple[Any, ...]:
     """The facts with another one in a place, if there is one."""
     return known if at is None or fact is None else (*known[:at], fact, *known[at + 1 :])
 
@@ -259,29 +259,29 @@ def _fixpoint(
     another round confirms; what is remarked on the way is forgotten.
     """
     if iterations is not None and 1 <= iterations <= _MOST:
-        return _followed(run, init, step, iterations)
-    carried, marks = _widened(run, init, step)
+        return _iterate(run, init, step, iterations)
+    carried, marks = _widen(run, init, step)
     if carried is None:
         carried = [unknown(at) for at in range(len(init))]
     else:
         found = limits(carried)
-        limited, met = _limiting(run, step, found), _met(run, carried, found)
+        limited, met = _limit_step(run, step, found), _meet(run, carried, found)
         if met != carried and _holds(run, init, limited, met):
             carried, step = met, limited
-        carried = _narrowed(run, init, step, carried)
+        carried = _narrow(run, init, step, carried)
     for domain, mark in zip(run.domains, marks):
         domain.forget(mark)
     for first, every in zip(init, carried):
         for domain, before, after in zip(run.domains, first, every):
-            domain.grown(before, after)
-    return step(_made(run, carried))[0]
+            domain.note_growth(before, after)
+    return step(_renew(run, carried))[0]
 
 
-def _followed(run: Interpretation, init: Sequence[Facts], step: Step, iterations: int) -> list[Facts]:
+def _iterate(run: Interpretation, init: Sequence[Facts], step: Step, iterations: int) -> list[Facts]:
     """The results of all of a few iterations, one round for each."""
     carried = list(init)
     for _ in range(iterations):
-        outs, following = step(_made(run, carried))
+        outs, following = step(_renew(run, carried))
         joined = [_join(run, a, b) for a, b in zip(carried, following)]
         if _within(run, joined, carried):
             break
@@ -289,12 +289,12 @@ def _followed(run: Interpretation, init: Sequence[Facts], step: Step, iterations
     return outs
 
 
-def _widened(run: Interpretation, init: Sequence[Facts], step: Step) -> tuple[list[Facts] | None, list[object]]:
+def _widen(run: Interpretation, init: Sequence[Facts], step: Step) -> tuple[list[Facts] | None, list[object]]:
     """Carries that an iteration leaves as they are, None where they are not found in time; and the marks of the
     domains behind the first iteration, whose remarks hold."""
     carried, marks = list(init), list[object]()
     for turn in range(_MOST):
-        _, following = step(_made(run, carried))
+        _, following = step(_renew(run, carried))
         marks = marks or [domain.mark() for domain in run.domains]
         joined = [_join(run, a, b) for a, b in zip(carried, following)]
         if _within(run, joined, carried):
@@ -307,10 +307,10 @@ def _widened(run: Interpretation, init: Sequence[Facts], step: Step) -> tuple[li
     return None, marks
 
 
-def _narrowed(run: Interpretation, init: Sequence[Facts], step: Step, carried: list[Facts]) -> list[Facts]:
+def _narrow(run: Interpretation, init: Sequence[Facts], step: Step, carried: list[Facts]) -> list[Facts]:
     """The least carries among a few rounds from these on that an iteration leaves as they are."""
     for _ in range(_NARROWING):
-        _, following = step(_made(run, carried))
+        _, following = step(_renew(run, carried))
         joined = [_join(run, a, b) for a, b in zip(init, following)]
         if _within(run, carried, joined) or not _holds(run, init, step, joined):
             break
@@ -320,7 +320,7 @@ def _narrowed(run: Interpretation, init: Sequence[Facts], step: Step, carried: l
 
 def _holds(run: Interpretation, init: Sequence[Facts], step: Step, carried: Sequence[Facts]) -> bool:
     """Whether the carries hold before the first iteration, and after one before which they do."""
-    _, following = step(_made(run, carried))
+    _, following = step(_renew(run, carried))
     return _within(run, [_join(run, a, b) for a, b in zip(init, following)], carried)
 
 
@@ -341,7 +341,7 @@ def _limits(
     return list(zip(*columns))
 
 
-def _met(run: Interpretation, carried: Sequence[Facts], limits: Sequence[Limits]) -> list[Facts]:
+def _meet(run: Interpretation, carried: Sequence[Facts], limits: Sequence[Limits]) -> list[Facts]:
     """The carries within their limits."""
     return [
         tuple([f if limit is None else limit for f, limit in zip(known, found)])
@@ -349,23 +349,23 @@ def _met(run: Interpretation, carried: Sequence[Facts], limits: Sequence[Limits]
     ]
 
 
-def _limiting(run: Interpretation, step: Step, limits: Sequence[Limits]) -> Step:
+def _limit_step(run: Interpretation, step: Step, limits: Sequence[Limits]) -> Step:
     """`step`, whose new carries are within their limits after an iteration that began within them."""
 
-    def limited(known: Facts, found: Limits) -> Facts:
-        return tuple([f if m is None else d.limited(f, m) for d, f, m in zip(run.domains, known, found)])
+    def limit(known: Facts, found: Limits) -> Facts:
+        return tuple([f if m is None else d.limit(f, m) for d, f, m in zip(run.domains, known, found)])
 
     def stepped(carried: Sequence[Facts]) -> tuple[list[Facts], list[Facts]]:
         outs, following = step(carried)
-        first = [limited(known, found) for known, found in zip(outs, limits)]
-        return [*first, *outs[len(limits) :]], [limited(known, found) for known, found in zip(following, limits)]
+        first = [limit(known, found) for known, found in zip(outs, limits)]
+        return [*first, *outs[len(limits) :]], [limit(known, found) for known, found in zip(following, limits)]
 
     return stepped
 
 
-def _made(run: Interpretation, carried: Sequence[Facts]) -> list[Facts]:
+def _renew(run: Interpretation, carried: Sequence[Facts]) -> list[Facts]:
     """The carries as tensors of an iteration of their own."""
-    return [_each(run, lambda d, f: d.made(f), known) for known in carried]
+    return [_each(run, lambda d, f: d.renew(f), known) for known in carried]
 
 
 def _within(run: Interpretation, new: Sequence[Facts], old: Sequence[Facts]) -> bool:
@@ -380,8 +380,8 @@ def _join(run: Interpretation, a: Facts, b: Facts) -> Facts:
     return tuple([domain.join(x, y) for domain, x, y in zip(run.domains, a, b)])
 
 
-def _influenced(run: Interpretation, known: Facts, by: Facts) -> Facts:
-    return tuple([domain.influenced(fact, other) for domain, fact, other in zip(run.domains, known, by)])
+def _influence(run: Interpretation, known: Facts, by: Facts) -> Facts:
+    return tuple([domain.influence(fact, other) for domain, fact, other in zip(run.domains, known, by)])
 
 
 _CONTROL: Mapping[Primitive, Callable[[Any, Equation, Sequence[Facts], Sequence[TensorType]], list[Facts]]] = {
@@ -395,9 +395,9 @@ _CONTROL: Mapping[Primitive, Callable[[Any, Equation, Sequence[Facts], Sequence[
 # The most iterations of a while loop, by a carry that counts up to what the test allows, or down to it --------------
 
 
-def assumed(run: Interpretation, carried: Sequence[Facts], test: Facts, holds: bool) -> list[Facts]:
+def refine(run: Interpretation, carried: Sequence[Facts], test: Facts, holds: bool) -> list[Facts]:
     """The carries where the test holds, or where it does not."""
-    columns = [domain.assumed([known[i] for known in carried], test[i], holds) for i, domain in enumerate(run.domains)]
+    columns = [domain.refine([known[i] for known in carried], test[i], holds) for i, domain in enumerate(run.domains)]
     return list(zip(*columns)) if carried else []
 
 
@@ -414,26 +414,26 @@ class Trips(NamedTuple):
     counters: Mapping[int, ValueRange]
 
 
-def trips_of(run: Interpretation, loop: WhileParameters, read: Sequence[Facts], carried: Sequence[Facts]) -> Trips:
+def bound_trips(run: Interpretation, loop: WhileParameters, read: Sequence[Facts], carried: Sequence[Facts]) -> Trips:
     """The iterations of a loop whose operands have the facts `read`, and whose carries the facts `carried` before each.
 
     An integer c that each iteration makes greater by at least d >= 1, and that is at most m where the test holds, is at
     least c0 + k*d before iteration k: so k <= (m - c0)/d. It never wraps around, since the dtype has the sum of m and
     the most that is added.
     """
-    at, count = ranges_at(run), len(loop.body.outputs)
+    at, count = ranges_index(run), len(loop.body.outputs)
     if at is None:
         return Trips(None, {})
     captured = read[count:]
-    carried = [tuple([domain.made(fact) for domain, fact in zip(run.domains, known)]) for known in carried]
-    (test,) = run.outputs_of(loop.test, [*carried, *captured])
-    within = assumed(run, carried, test, True)
-    facts = run.facts_of(loop.body, [*within, *captured])
+    carried = [tuple([domain.renew(fact) for domain, fact in zip(run.domains, known)]) for known in carried]
+    (test,) = run.run_outputs(loop.test, [*carried, *captured])
+    within = refine(run, carried, test, True)
+    facts = run.run_body(loop.body, [*within, *captured])
     most: list[int] = []
     counters: dict[int, ValueRange] = {}
     for i in range(count):
         type_ = loop.body.input_types[i]
-        move = _moves(loop.body, i, [None if known is None else cast("ValueRange", known[at]) for known in facts])
+        move = _increment(loop.body, i, [None if known is None else cast("ValueRange", known[at]) for known in facts])
         if move is None or type_.shape != () or type_.dtype.kind != "i":
             continue
         first, here = cast("ValueRange", read[i][at]), cast("ValueRange", within[i][at])
@@ -449,12 +449,12 @@ def trips_of(run: Interpretation, loop: WhileParameters, read: Sequence[Facts], 
     return Trips(min(most, default=None), counters)
 
 
-def ranges_at(run: Interpretation) -> int | None:
+def ranges_index(run: Interpretation) -> int | None:
     """The place of the domain of ranges in a run."""
     return next((at for at, domain in enumerate(run.domains) if domain.name == "ranges"), None)
 
 
-def _moves(body: Body, carry: int, facts: Sequence[ValueRange | None]) -> tuple[float, float] | None:
+def _increment(body: Body, carry: int, facts: Sequence[ValueRange | None]) -> tuple[float, float] | None:
     """The least and the most that an iteration adds to a carry; None for one to which it does not add a number."""
     source, result = body.inputs[carry], body.outputs[carry]
     made = next((equation for equation in body.equations if result in equation.outputs), None)

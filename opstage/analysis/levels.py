@@ -21,11 +21,11 @@ from ..ops.dims import Dim
 from ..ops.primitive import Kind, Primitive
 from ..ops.types import TensorType, is_float
 from .dependence import Nested
-from .dependence.cuts import aligned
+from .dependence.cuts import align
 from .dependence.fact import Fact, Value, plain, same_fact
 from .dependence.layout import broadcast_to, permute, reshape, slice_, unchanged
-from .dependence.masks import Level, floor_of, levels_of
-from .dependence.reduction import dropped
+from .dependence.masks import Level, collect_levels, row_floor
+from .dependence.reduction import drop_axes
 from .dependence.regions import ANYWHERE, NOWHERE, Region, alike, either, in_sizes
 from .domain import OpCall, Rule
 from .ranges import Ranges, ValueRange
@@ -77,7 +77,7 @@ class Levels(Nested):
 # Rules --------------------------------------------------------------------------------------------------------------
 
 
-def _with(fact: Fact, levels: Iterable[Level]) -> Fact:
+def _add_levels(fact: Fact, levels: Iterable[Level]) -> Fact:
     """Return the fact with these levels; levels of one region are intersected."""
     found: list[Level] = []
     for level, where in levels:
@@ -105,9 +105,9 @@ def pointwise(domain: Levels, call: OpCall, facts: Sequence[Fact]) -> Sequence[F
         or not any(fact.outside for fact in (*facts, *numbers))
     ):
         return [domain.top(type_, facts) for type_ in call.outputs]
-    every = aligned([*facts, *numbers])
+    every = align([*facts, *numbers])
     own, numbers = every[: len(facts)], every[len(facts) :]
-    rows: list[list[Level]] = [[whole, *levels_of(*pair)] for whole, *pair in zip(wholes, own, numbers)]
+    rows: list[list[Level]] = [[whole, *collect_levels(*pair)] for whole, *pair in zip(wholes, own, numbers)]
     chosen: list[Level] = []
     if call.primitive is logic.SELECT:
         no, yes = numbers[0].region(False), numbers[0].region(True)
@@ -122,7 +122,7 @@ def pointwise(domain: Levels, call: OpCall, facts: Sequence[Fact]) -> Sequence[F
             level = _applied(domain, rule, call, [level for level, _ in row])
             if level is not None:
                 chosen.append((level, in_sizes(where, every[0].sizes)))
-    return [_with(Fact(every[0].outer, every[0].axes), chosen)]
+    return [_add_levels(Fact(every[0].outer, every[0].axes), chosen)]
 
 
 def _applied(domain: Levels, rule: Rule, call: OpCall, levels: Sequence[ValueRange]) -> ValueRange | None:
@@ -142,15 +142,15 @@ def peak(domain: Levels, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """The greatest element of each row is at least the low end of a level that every row has an element of."""
     static = call.static
     axes = static["axes"]
-    (fact, numbers), (known,) = aligned([facts[0], call.known["dependence"][0]]), call.known["ranges"]
-    levels = levels_of(fact, numbers)
-    left = dropped(_with(fact, levels), axes, static["keepdims"]) if axes else _with(fact, levels)
-    low = floor_of(fact.sizes, levels, [i for axis in axes for i in fact.indices(axis)])
+    (fact, numbers), (known,) = align([facts[0], call.known["dependence"][0]]), call.known["ranges"]
+    levels = collect_levels(fact, numbers)
+    left = drop_axes(_add_levels(fact, levels), axes, static["keepdims"]) if axes else _add_levels(fact, levels)
+    low = row_floor(fact.sizes, levels, [i for axis in axes for i in fact.indices(axis)])
     high = min([known.high, *[level.high for level, where in levels if where == NOWHERE]])
-    own = levels_of(left, plain(()))
+    own = collect_levels(left, plain(()))
     if low > known.low and not _is_narrower(domain, call):
         own.insert(0, (known.alone._replace(low=low, high=max(low, high), minus=False), NOWHERE))
-    return [_with(left, own)]
+    return [_add_levels(left, own)]
 
 
 Levels.rules = {

@@ -76,7 +76,7 @@ class RowReads(Dependence):
     kinds = Dependence.kinds
 
     @override
-    def finished(self, call: OpCall, facts: Sequence[Fact], results: Sequence[Fact]) -> Sequence[Fact]:
+    def finish(self, call: OpCall, facts: Sequence[Fact], results: Sequence[Fact]) -> Sequence[Fact]:
         return [self._read(fact) if fact.idle else fact for fact in results]
 
     def _read(self, fact: Fact) -> Fact:
@@ -139,7 +139,7 @@ MIXED = Join(RowKind.MIXED)
 _UNFOLLOWED = Join(RowKind.MIXED, note=_BY_NUMBER)
 
 
-def power_of(value: Any) -> int | None:
+def row_power(value: Any) -> int | None:
     """The power of the number of rows that a static number is a multiple of; None if it is another function of it."""
     if isinstance(value, DimExpr):
         value = value / 1
@@ -187,7 +187,7 @@ def _reads_rows(value: Any) -> bool:
 
 
 def _rule(domain: Joins, call: OpCall, facts: Sequence[Join]) -> Sequence[Join] | None:
-    found = _of(domain, call, facts)
+    found = _transfer(domain, call, facts)
     drawn = call.primitive in DRAWS or any(fact.drawn for fact in facts)
     data = call.primitive is DETACH or all(fact.data for fact in facts)
     zero = call.primitive in _KEEP_NUMBERS and facts[0].zero
@@ -208,14 +208,14 @@ def _rule(domain: Joins, call: OpCall, facts: Sequence[Join]) -> Sequence[Join] 
 
 def has_rows(type: TensorType) -> bool:
     """Whether it has the rows of a part, and not only those of the whole batch."""
-    return any(isinstance(size, DimExpr) and _reads_rows(size) and power_of(size) != 0 for size in type.shape)
+    return any(isinstance(size, DimExpr) and _reads_rows(size) and row_power(size) != 0 for size in type.shape)
 
 
 def _has_all_rows(type: TensorType) -> bool:
-    return any(isinstance(size, DimExpr) and power_of(size) == 0 for size in type.shape)
+    return any(isinstance(size, DimExpr) and row_power(size) == 0 for size in type.shape)
 
 
-def _of(domain: Joins, call: OpCall, facts: Sequence[Join]) -> list[Join]:
+def _transfer(domain: Joins, call: OpCall, facts: Sequence[Join]) -> list[Join]:
     primitive, static = call.primitive, call.static
     worst = max([fact.kind for fact in facts], default=RowKind.FIXED)
     if primitive.kind is Kind.COLLECTIVE:
@@ -229,15 +229,15 @@ def _of(domain: Joins, call: OpCall, facts: Sequence[Join]) -> list[Join]:
     if domain.whole:
         return [_of_sums(call, facts, ratios=False)] if worst is RowKind.SUM else _followed(domain, call, facts, worst)
     if primitive is FULL:
-        return _number(call, power_of(static["value"]), _reads_rows(static["value"]))
+        return _number(call, row_power(static["value"]), _reads_rows(static["value"]))
     if primitive is SCALE:
-        power = power_of(static["c"])
+        power = row_power(static["c"])
         if power is None or (power and facts[0].kind is RowKind.ROWS):
             return [_UNFOLLOWED]
         if facts[0].is_sum:
             return [_times(facts[0], power)]
         return _number(call, facts[0].power + power, facts[0].local or _reads_rows(static["c"]))
-    if any(power_of(value) != 0 for value in static.values() if isinstance(value, DimFloat)):
+    if any(row_power(value) != 0 for value in static.values() if isinstance(value, DimFloat)):
         return [_UNFOLLOWED]
     if primitive in (MUL, DIV) and worst is RowKind.FIXED:
         x, y = facts
@@ -290,7 +290,7 @@ def _of_ranks(call: OpCall, facts: Sequence[Join]) -> Join:
     if primitive is VARY:
         return x
     if primitive is SHARD:
-        rows = has_rows(result) and power_of(call.inputs[0].shape[call.static["dim"]]) == 0
+        rows = has_rows(result) and row_power(call.inputs[0].shape[call.static["dim"]]) == 0
         return Join(RowKind.ROWS) if rows and x.kind is RowKind.FIXED and not x.power else sent
     if primitive not in (ALL_REDUCE, ALL_MAX, ALL_GATHER) or has_rows(result):
         return sent
@@ -448,7 +448,7 @@ class Joins(Domain[Join]):
         return MIXED if isinstance(length, DimExpr) else fact
 
     @override
-    def influenced(self, fact: Join, by: Join) -> Join:
+    def influence(self, fact: Join, by: Join) -> Join:
         if by.kind is not RowKind.FIXED:
             return MIXED
         return fact._replace(drawn=fact.drawn or by.drawn, data=fact.data and not by.drawn)
@@ -471,7 +471,7 @@ class TermFacts(NamedTuple):
     needs: Mapping[int, frozenset[int]]
 
 
-def parts_of(run: Interpretation, body: Body) -> TermFacts:
+def analyze_parts(run: Interpretation, body: Body) -> TermFacts:
     """Find how the results for parts of a batch, of which the inputs of `body` hold the rows, add up.
 
     Where a result is no sum over rows, operands that are such sums are taken of the whole batch: the fewest that help,
@@ -480,7 +480,7 @@ def parts_of(run: Interpretation, body: Body) -> TermFacts:
     """
     facts: list[Any] = [None] * len(body.types)
     for slot in body.inputs:
-        facts[slot] = source_of(run, body.types[slot])
+        facts[slot] = source_facts(run, body.types[slot])
     for constant in body.constants:
         facts[constant.slot] = tuple([domain.constant(constant) for domain in run.domains])
     whole, shared, needs = set[tuple[int, int]](), set[tuple[int, int]](), dict[int, frozenset[int]]()
@@ -496,7 +496,7 @@ def parts_of(run: Interpretation, body: Body) -> TermFacts:
     return TermFacts(facts, whole, shared, needs)
 
 
-def source_of(run: Interpretation, type: TensorType) -> Any:
+def source_facts(run: Interpretation, type: TensorType) -> Any:
     """The facts of an input of this type."""
     return tuple([domain.source("", type) for domain in run.domains])
 
@@ -510,7 +510,7 @@ def _of_parts(
     before = [i for i in sums if read[i][1].data]
     for chosen in (list[int](), [i for i in before if i], before, sums):
         taken = [
-            (source_of(run, type_)[0], join._replace(kind=RowKind.FIXED)) if i in chosen else (fact, join)
+            (source_facts(run, type_)[0], join._replace(kind=RowKind.FIXED)) if i in chosen else (fact, join)
             for i, ((fact, join), type_) in enumerate(zip(read, types))
         ]
         added = addends(equation.primitive, [join for _, join in taken])

@@ -44,7 +44,7 @@ def verify(
     """
     from ..interop.onnx.model import load
     from ..ops.errors import UsageError
-    from ..verification.branch_and_bound import SearchInterrupted, rows_of
+    from ..verification.branch_and_bound import SearchInterrupted, as_row_network
     from ..verification.branch_and_bound import verify as branch_and_bound
     from ..verification.vnnlib import read
     from .exit_codes import INTERRUPTED, say_interrupted
@@ -52,7 +52,7 @@ def verify(
     unsafe = read(prop)
     source = _exported(model) if model.is_dir() else str(model)
     found = load(source, outputs=[output] if output else ())
-    network, inputs, outputs, shaped = rows_of(found)
+    network, inputs, outputs, shaped = as_row_network(found)
     if (inputs, outputs) != (unsafe.inputs, unsafe.outputs):
         raise UsageError(
             f"{prop.name} is about {unsafe.inputs} inputs and {unsafe.outputs} outputs, but {model.name} has {inputs} "

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from ..analysis.dependence import MASKED_ROW as MASKED
 from ..analysis.dependence import Dependence, Fact
-from ..analysis.dependence.fact import Span, through
+from ..analysis.dependence.fact import Span, eliminate_index
 from ..analysis.dependence.regions import NONE, at_most_proved, equal_proved
 from ..analysis.domain import Domain
 from ..analysis.interpretation import Interpretation
 from ..analysis.levels import Levels
-from ..analysis.ranges import Ranges, ends_of
+from ..analysis.ranges import Ranges, input_bounds
 from ..interpreters.registry import make_interpreter
 from ..interpreters.shape_check.finding import MASKED_ROW, ClaimVerdict, Finding
 from ..interpreters.shape_check.program import CheckedProgram
@@ -30,7 +30,7 @@ from ..ops.spec import AlongAxis, Causal, Claim, Ignores, Uses, Window
 from ..ops.types import EXACT, FLOAT32, FLOAT64, TensorType, dtype_name
 from ..options import Options
 from ..transforms.tracer import constants, evaluate
-from .range_report import domain_of
+from .range_report import range_domain
 
 ASSUMPTIONS = ("no op raises", "0.0 and -0.0 count as equal")
 
@@ -53,7 +53,7 @@ def with_claims(
     if not claims:
         return report
     if bounds or dtype is not None:
-        domain_of(report.program, bounds, dtype)
+        range_domain(report.program, bounds, dtype)
     if report.errors or report.conditions:
         why = "has errors of its own" if report.errors else "is right only under conditions"
         verdicts = [ClaimVerdict(claim, "undecided", reason=f"the program {why}") for claim in claims]
@@ -63,7 +63,7 @@ def with_claims(
     fractions = report.program.dtype == EXACT  # of which there are no ranges
 
     def ranges() -> Ranges | None:
-        return None if fractions else domain_of(report.program, bounds, dtype)
+        return None if fractions else range_domain(report.program, bounds, dtype)
 
     for claim in claims:
         axis = None if isinstance(claim, (Uses, Ignores)) else claim.axis
@@ -74,9 +74,9 @@ def with_claims(
             if known[axis].notes and not fractions and not _is_proved(report, axis, known[axis], claims):
                 known[axis] = _facts(report, axis, followed, ranges(), asked=True)
         if isinstance(claim, (Uses, Ignores)):
-            verdicts.append(_by_name(report, claim, known[axis], bounds))
+            verdicts.append(_check_input_claim(report, claim, known[axis], bounds))
         else:
-            verdicts.append(_along(report, claim, known[axis], bounds))
+            verdicts.append(_check_axis_claim(report, claim, known[axis], bounds))
     remarks = {finding: None for each in known.values() for finding in each.masked}
     errors = [found for verdict in verdicts if (found := verdict.finding) is not None]
     return replace(
@@ -113,8 +113,8 @@ def _facts(
     every = [size for slot in body.inputs for size in body.types[slot].shape]
     found = next((size for size in every if isinstance(size, DimExpr) and str(size) == axis), None)
     dim = found if axis in program.scope.names else None  # a size that is a number, or a formula, names no axis
-    told = [name for name in program.names if axis is None and any(_is_of(name, each) for each in followed)]
-    domain = Dependence(dim, told) if ranges is None else Dependence(dim, told, limits_at=ranges.limits_at)
+    told = [name for name in program.names if axis is None and any(_names_input(name, each) for each in followed)]
+    domain = Dependence(dim, told) if ranges is None else Dependence(dim, told, limits_at=ranges.dtype_limits)
     masked: dict[Finding, None] = {}
     notes: dict[str, None] = {}
 
@@ -159,7 +159,7 @@ def _is_proved(report: Report, axis: str | None, known: _Known, claims: Sequence
 # Along an axis ------------------------------------------------------------------------------------------------------
 
 
-def _along(report: Report, claim: AlongAxis, known: _Known, bounds: Bounds | None) -> ClaimVerdict:
+def _check_axis_claim(report: Report, claim: AlongAxis, known: _Known, bounds: Bounds | None) -> ClaimVerdict:
     body, facts, dim = report.program.body, known.facts, known.dim
     if dim is None:
         named = nearest(claim.axis, report.program.scope.names)
@@ -168,10 +168,10 @@ def _along(report: Report, claim: AlongAxis, known: _Known, bounds: Bounds | Non
         return ClaimVerdict(claim, "proved", assumptions=known.assumptions)
     at = _first(report, facts, lambda fact: not fact.whole and all(_allows(claim, span) for _, span in fact.reads))
     op, source = ("", None) if at is None else (at.primitive.name, report.program.source(at))
-    found, trouble = _searched(report, claim.axis, bounds, lambda r: breach(r, claim, range(len(body.inputs)), dim))
+    found, trouble = _search(report, claim.axis, bounds, lambda r: breach(r, claim, range(len(body.inputs)), dim))
     if found is not None:
         t, s = (f"{claim.axis}={index}" for index in found[:2])
-        reason = f"the output at {t} moved with the input at {s}, in a run at {_at(found)}"
+        reason = f"the output at {t} moved with the input at {s}, in a run at {_show_sizes(found)}"
         return ClaimVerdict(claim, "refuted", op, source, found[:2], found.sizes, reason)
     missing = (
         f"what {op} reads along {claim.axis} is not known to keep it"
@@ -205,7 +205,7 @@ def _permitted(fact: Fact, index: int, span: Span, at: int, claim: AlongAxis) ->
     if index in (at, NONE):
         return _allows(claim, span)
     others = [i for i in range(len(fact.sizes)) if i != at]
-    entries = through(span, index, fact, others)
+    entries = eliminate_index(span, index, fact, others)
     return entries is not None and all(_allows(claim, found) for _, found in entries)
 
 
@@ -220,18 +220,18 @@ def _first(report: Report, facts: Sequence[Fact], clean: Callable[[Fact], bool])
 # Of an input as a whole -----------------------------------------------------------------------------------------------
 
 
-def _at(found: Found) -> str:
+def _show_sizes(found: Found) -> str:
     return ", ".join(f"{name}={size}" for name, size in found.sizes)
 
 
-def _is_of(path: str, name: str) -> bool:
+def _names_input(path: str, name: str) -> bool:
     """Whether an input is the one called `name`, or a part of it."""
     return path == name or path.startswith((f"{name}.", f"{name}["))
 
 
-def _by_name(report: Report, claim: Uses | Ignores, known: _Known, bounds: Bounds | None) -> ClaimVerdict:
+def _check_input_claim(report: Report, claim: Uses | Ignores, known: _Known, bounds: Bounds | None) -> ClaimVerdict:
     body, names = report.program.body, report.program.names
-    inputs = [i for i, name in enumerate(names) if _is_of(name, claim.name)]
+    inputs = [i for i, name in enumerate(names) if _names_input(name, claim.name)]
     if not inputs:
         return ClaimVerdict(claim, "undecided", reason=f"there is no input {claim.name}{nearest(claim.name, names)}")
     bits = sum([1 << known.domain.names.index(names[i]) for i in inputs])
@@ -244,25 +244,25 @@ def _by_name(report: Report, claim: Uses | Ignores, known: _Known, bounds: Bound
     def look(runs: Runs) -> Found | None:
         return Found(0, 0, tuple(runs.sizes.items())) if reads(runs, inputs) else None
 
-    found, trouble = _searched(report, None, bounds, look)
+    found, trouble = _search(report, None, bounds, look)
     at = _first(report, facts, lambda fact: not fact.inputs & bits) or next(
         (e for e in body.equations if any(body.inputs[i] in e.inputs for i in inputs)), None
     )
     op, source = ("", None) if at is None or positive else (at.primitive.name, report.program.source(at))
     if found is not None:
-        said = f"an output moved with {claim.name}, in a run{' at ' if found.sizes else ''}{_at(found)}"
+        said = f"an output moved with {claim.name}, in a run{' at ' if found.sizes else ''}{_show_sizes(found)}"
         return ClaimVerdict(claim, "proved" if positive else "refuted", op, source, None, found.sizes, said)
     missing = f"an output may depend on {claim.name}, and no run showed it"
     return ClaimVerdict(claim, "undecided", op, source, reason="; ".join([missing, *known.notes, *trouble]))
 
 
-def _searched(
+def _search(
     report: Report, dim: str | None, bounds: Bounds | None, look: Callable[[Runs], Found | None]
 ) -> tuple[Found | None, tuple[str, ...]]:
     """The find of a run at small sizes, and why there is none."""
     try:
         tried = False
-        for runs in runs_of(report.program, report.conditions, dim, bounds):
+        for runs in sample_runs(report.program, report.conditions, dim, bounds):
             tried = True
             found = look(runs)
             if found is not None:
@@ -359,12 +359,12 @@ class Runs:
             yield attempt, values, changed
 
 
-def runs_of(
+def sample_runs(
     program: CheckedProgram, conditions: Sequence[Assumption], dim: str | None, bounds: Mapping[str, Ends] | None = None
 ) -> Iterator[Runs]:
     """The program at a few allowed sizes, at which the dim has several indices where it may; `bounds` are those of
     `ranges_of`, which inputs keep."""
-    ends = [ends_of(name, bounds or {}, program.ranges) for name in program.names]
+    ends = [input_bounds(name, bounds or {}, program.ranges) for name in program.names]
     names, given = program.scope.names, 0
     for sizes in _candidates(program, names, dim):
         try:
@@ -463,23 +463,23 @@ def _count(type_: TensorType) -> int:
 def _in_float64(body: Body) -> Body:
     """The same program of float64 in place of float32."""
 
-    def type_of(type_: TensorType) -> TensorType:
+    def convert_type(type_: TensorType) -> TensorType:
         return TensorType(type_.shape, FLOAT64) if type_.dtype == FLOAT32 else type_
 
-    def equation_of(equation: Equation) -> Equation:
-        static = {name: value_of(name, value) for name, value in equation.static.items()}
+    def convert_equation(equation: Equation) -> Equation:
+        static = {name: convert_static(name, value) for name, value in equation.static.items()}
         return equation._replace(static=static)
 
-    def value_of(name: str, value: Any) -> Any:
+    def convert_static(name: str, value: Any) -> Any:
         if isinstance(value, Body):
             return _in_float64(value)
         return "float64" if name == "dtype" and value == "float32" else value
 
     return body.replace(
-        types=[type_of(type_) for type_ in body.types],
+        types=[convert_type(type_) for type_ in body.types],
         constants=[
-            c._replace(value=c.value.astype(np.float64), type=type_of(c.type)) if c.type.dtype == FLOAT32 else c
+            c._replace(value=c.value.astype(np.float64), type=convert_type(c.type)) if c.type.dtype == FLOAT32 else c
             for c in body.constants
         ],
-        equations=[equation_of(e) if e.static else e for e in body.equations],
+        equations=[convert_equation(e) if e.static else e for e in body.equations],
     )

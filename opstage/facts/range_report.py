@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
 from ..analysis.interpretation import Interpretation
-from ..analysis.ranges import Ranges, ValueRange, limits_of, matches
+from ..analysis.ranges import Ranges, ValueRange, float_limits, matches
 from ..analysis.ranges.fact import INFINITY
 from ..interpreters.shape_check.finding import Finding
 from ..interpreters.shape_check.program import CheckedProgram
@@ -76,7 +76,7 @@ def ranges_of(
         raise UsageError("a program with errors has no ranges; see the report's errors")
     invariants = {} if initial else _signs(report.program, bounds or {})
     for turn in range(_MOST_TURNS):
-        domain = domain_of(report.program, bounds, dtype, initial=initial, invariants=invariants)
+        domain = range_domain(report.program, bounds, dtype, initial=initial, invariants=invariants)
         found, sources = _read(domain, report.program)
         after = dict(found.outputs)
         kept = {name: ends for name, ends in invariants.items() if _stays(after[name], ends)}
@@ -149,7 +149,7 @@ def _unbounded(
     return tuple([p for p, known in zip(paths, ranges) if known.nan or not (known.bounded or known.integral)])
 
 
-def domain_of(
+def range_domain(
     program: CheckedProgram,
     bounds: Mapping[str, tuple[float, float]] | None = None,
     dtype: str | None = None,
@@ -158,10 +158,10 @@ def domain_of(
     invariants: Bounds | None = None,
 ) -> Ranges:
     """The domain of a program's ranges, for arguments as those of `ranges_of`, which it checks as that does."""
-    limits = limits_of(dtype_name(program.dtype) if dtype is None else dtype)
+    limits = float_limits(dtype_name(program.dtype) if dtype is None else dtype)
     first = program.initial if initial else {}
     domain = Ranges(limits, _checked(bounds or {}), program.ranges, first, program.lasting, invariants, program.dtype)
-    unused = [pattern for pattern in domain.bounds if not _is_of(pattern, program)]
+    unused = [pattern for pattern in domain.bounds if not _matches_input(pattern, program)]
     if unused:
         raise _of_no_input(unused[0], program)
     return domain
@@ -174,14 +174,14 @@ def bounds_of_claims(bounds: Bounds, report: Report, other: Report | None) -> Bo
 
     Raises UsageError for a pattern that no input of either has.
     """
-    found = {pattern: ends for pattern, ends in bounds.items() if _is_of(pattern, report.program)}
+    found = {pattern: ends for pattern, ends in bounds.items() if _matches_input(pattern, report.program)}
     for pattern in bounds:
-        if pattern not in found and (other is None or not _is_of(pattern, other.program)):
+        if pattern not in found and (other is None or not _matches_input(pattern, other.program)):
             raise _of_no_input(pattern, report.program, other is None)
     return found
 
 
-def _is_of(pattern: str, program: CheckedProgram) -> bool:
+def _matches_input(pattern: str, program: CheckedProgram) -> bool:
     return any(matches(name, pattern) for name in program.names)
 
 

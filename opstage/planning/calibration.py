@@ -29,7 +29,7 @@ from ..training.memory import StepMemory, step_memory
 from ..training.trainer import scalar_trainer
 from .probes import LOOPS, Probe, TimedStep, fastest, loop, probes, small_probes
 from .rates import ANY, MEASURED, KernelPoint, Rates
-from .roofline import CountedOp, kernels_of, lowered_op, op_of
+from .roofline import CountedOp, count_op, lowered_op, step_kernels
 
 _WORKING_SETS = (1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 _LOOP = 8000
@@ -53,7 +53,7 @@ def machine_rates(options: Options, *, anew: bool = False) -> Rates:
     cannot be measured.
     """
     require_measurable(options)
-    place = _kept_at(options)
+    place = _cache_file(options)
     if place is not None and not anew:
         with suppress(OSError, ValueError, UsageError):
             return Rates.from_data(json.loads(place.read_text()))
@@ -77,7 +77,7 @@ def require_measurable(options: Options) -> None:
         )
 
 
-def _kept_at(options: Options) -> Path | None:
+def _cache_file(options: Options) -> Path | None:
     """The file of the rates; its name encodes everything they depend on."""
     folder = cache_folder()
     if folder is None:
@@ -177,10 +177,10 @@ def _loops(options: Options) -> tuple[dict[str, float], float]:
     def one(ops: Any, x: Any, y: Any) -> tuple[Any, ...]:
         return (ops.add(x, y),)
 
-    nothing = _seconds_of(one, vectors, options)[0]
-    seconds, flops = _seconds_of(cheap, vectors, options)
+    nothing = _time_program(one, vectors, options)[0]
+    seconds, flops = _time_program(cheap, vectors, options)
     any_rate = flops / max(seconds - nothing, _LEAST * seconds)
-    shared, flops = _seconds_of(cheap, many, options)
+    shared, flops = _time_program(cheap, many, options)
     sharing = max(0.0, shared - nothing - flops / any_rate / workers()) if workers() > 1 else 0.0
     found = {ANY: any_rate}
     for name, op in LOOPS.items():
@@ -191,14 +191,16 @@ def _loops(options: Options) -> tuple[dict[str, float], float]:
                 total = ops.add(total, op(ops, ops.scale(x, c=1.0 + i / 64), y))
             return (total,)
 
-        seconds, flops = _seconds_of(program, vectors, options)
+        seconds, flops = _time_program(program, vectors, options)
         added = 2 * _REPEATED * _LOOP
         own = max(seconds - nothing - added / any_rate, _LEAST * seconds)
         found[name] = max(1, flops - added) / own
     return found, sharing
 
 
-def _seconds_of(program: Callable[..., tuple[Any, ...]], vectors: Sequence[Any], options: Options) -> tuple[float, int]:
+def _time_program(
+    program: Callable[..., tuple[Any, ...]], vectors: Sequence[Any], options: Options
+) -> tuple[float, int]:
     """The seconds of a compiled program with one loop, and its FLOPs."""
     dtype = as_dtype(options.dtype)
     types = [TensorType(x.shape, dtype) for x in vectors]
@@ -224,8 +226,8 @@ class _StepRates(NamedTuple):
     per_parameter: float
 
 
-def _made(probe: Probe, options: Options) -> tuple[TimedStep, StepMemory]:
-    params, batch = probe.made(options.dtype)
+def _build_step(probe: Probe, options: Options) -> tuple[TimedStep, StepMemory]:
+    params, batch = probe.build(options.dtype)
     optimizer = adamw(lr=1e-3)
     trainer = scalar_trainer(probe.loss, params, options=options.replace(validate=False))
     memory = step_memory(probe.loss, params, *batch, optimizer=optimizer, options=options)
@@ -238,7 +240,7 @@ def _measured(options: Options) -> _StepRates:
     extra = max(0.0, -slope)  # timing a kernel by itself may take longer than launching it
     fastest_of: dict[tuple[str, tuple[int, ...], int, int], float] = {}
     for probe in probes():
-        for op, nbytes, seconds in _timed(_made(probe, options)[0]):
+        for op, nbytes, seconds in _timed(_build_step(probe, options)[0]):
             if op is not None:
                 key = (op.name, op.sizes, op.flops, nbytes)
                 own = max(seconds - extra, _LEAST * seconds)
@@ -254,7 +256,7 @@ def _overheads(options: Options) -> tuple[float, float, float]:
 
     A least-squares fit to small steps; negative for a kernel where timing one by itself takes longer.
     """
-    made = [_made(probe, options) for probe in small_probes(options.backend)]
+    made = [_build_step(probe, options) for probe in small_probes(options.backend)]
     for _ in range(_TURNS):  # interleaved, so that a brief disturbance affects only one measurement
         for step, _ in made:
             _timed(step)
@@ -276,7 +278,7 @@ def _timed(made: TimedStep) -> list[tuple[CountedOp | None, int, float]]:
     """The kernels of a step: the op if the kernel is a single op, its bytes, and its seconds."""
     if made.executor is None:
         return [
-            (op_of(op.primitive, (op.inputs, op.outputs), op.static), op.nbytes, seconds)
+            (count_op(op.primitive, (op.inputs, op.outputs), op.static), op.nbytes, seconds)
             for op, seconds in made.ops(_ROUNDS)
         ]
     plan = made.executor.plan
@@ -292,8 +294,8 @@ def _looped_call(options: Options, call: float) -> float:
     """The overhead in seconds of an op in the body of a loop."""
     times, counts, outside = [], [], []
     for length in (4, 64):
-        made, memory = _made(loop(length), options)
-        found = kernels_of(memory, {})
+        made, memory = _build_step(loop(length), options)
+        found = step_kernels(memory, {})
         times.append(fastest(made.step, 0.03))
         counts.append(sum(kernel.times for kernel in found.kernels if kernel.looped))
         outside.append(sum(kernel.times for kernel in found.kernels if not kernel.looped))

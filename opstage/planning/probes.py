@@ -39,7 +39,7 @@ class Probe:
     params: Mapping[str, tuple[int, ...]]
     batch: tuple[Any, ...]
 
-    def made(self, dtype: str) -> tuple[dict[str, Any], list[Any]]:
+    def build(self, dtype: str) -> tuple[dict[str, Any], list[Any]]:
         """Parameters and a batch."""
         rng = np.random.default_rng(0)
         params = {name: (0.1 * rng.standard_normal(shape)).astype(dtype) for name, shape in self.params.items()}

@@ -72,7 +72,7 @@ class Rates:
         """Bytes per second where memory is touched again after `working_set` bytes, interpolated in logarithms between
         measurements."""
         points = self.bandwidths if parallel or not self.one_thread else self.one_thread
-        return _between(points, working_set)
+        return _interpolate(points, working_set)
 
     def loop_rate(self, op: str) -> float:
         """FLOPs per second of one thread for an op within a generated loop."""
@@ -114,7 +114,7 @@ def hot_seconds(
         return curve[0][1]
     if nbytes >= curve[-1][0]:
         return curve[-1][1] * nbytes / curve[-1][0]
-    return _between(curve, nbytes)
+    return _interpolate(curve, nbytes)
 
 
 def _rate_of_shape(points: Sequence[KernelPoint], sizes: Sequence[int], flops: int) -> float:
@@ -139,7 +139,7 @@ def _shape(sizes: Sequence[int], flops: int) -> tuple[float, ...]:
     return tuple([math.log2(max(1, n)) for n in (*most, result, flops)])
 
 
-def _between(points: Sequence[tuple[int, float]], at: float) -> float:
+def _interpolate(points: Sequence[tuple[int, float]], at: float) -> float:
     """Interpolate in logarithms between neighbouring points; beyond them, the first or last value."""
     if at <= points[0][0]:
         return points[0][1]
@@ -218,7 +218,7 @@ PUBLISHED_DEVICES: Mapping[str, DeviceSheet] = {
 _NUMBERS = ("bandwidth", "memory", "watts", "call", "graph")
 
 
-def device_called(word: str) -> tuple[DeviceSheet, str]:
+def find_device(word: str) -> tuple[DeviceSheet, str]:
     """The device of a name or of a TOML file, and the origin of its numbers. Raises UsageError."""
     if word in PUBLISHED_DEVICES:
         return PUBLISHED_DEVICES[word], PUBLISHED

@@ -89,7 +89,7 @@ class StepKernels:
     not_counted: tuple[str, ...] = ()
 
 
-def kernels_of(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
+def step_kernels(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
     """The kernels of a step on the interpreter named by its options."""
     if step.options.backend == "compiled":
         return compiled_kernels(step.plan(**sizes))
@@ -139,13 +139,13 @@ _UNKNOWN: Mapping[Primitive, str] = {
 
 
 def _eager_kernel(run: KernelRun, types: _Types, moves: tuple[Move, ...]) -> PlannedKernel:
-    region, phase = region_of(run.region), phase_of(run.region, run.backward)
+    region, phase = region_names(run.region), phase_of(run.region, run.backward)
     asked = str(run.part_of or run.primitive)
-    op = op_of(run.primitive, types, run.static)
+    op = count_op(run.primitive, types, run.static)
     return PlannedKernel(run.primitive.name, (op,), moves, region, phase, run.times, looped=run.looped, asked=asked)
 
 
-def op_of(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> CountedOp:
+def count_op(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> CountedOp:
     """The op with operands and results of these types."""
     inputs, outputs = types
     flops: Any = primitive.flops(inputs, outputs, **static)
@@ -153,7 +153,7 @@ def op_of(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> Cou
     return CountedOp(primitive.name, int(flops), sizes, primitive.kind is Kind.CONTRACTION)
 
 
-def region_of(region: Region) -> tuple[str, ...]:
+def region_names(region: Region) -> tuple[str, ...]:
     """The names of the blocks around an op, outermost first."""
     return tuple([Region((part,)).name for part in region.path])
 
@@ -218,7 +218,7 @@ def _compiled_kernel(
     ops = tuple([lowered_op(lowered, e) for e in work.ops])
     if work.ops:
         e = _main(work.ops, ops)
-        region, phase = region_of(e.region), phase_of(e.region, e.backward)
+        region, phase = region_names(e.region), phase_of(e.region, e.backward)
     else:  # it adds up the partial sums of the loop before it
         ops = (CountedOp("add", int(work.cost.flops)),)
         region, phase = (before.region, before.phase) if before is not None else ((), "forward")
@@ -239,7 +239,7 @@ def _main(equations: tuple[Equation, ...], ops: tuple[CountedOp, ...]) -> Equati
 def lowered_op(lowered: Lowered, e: Equation) -> CountedOp:
     """The op of an equation of a plan."""
     types = tuple([lowered.types[slot] for slot in e.inputs]), tuple([lowered.types[slot] for slot in e.outputs])
-    return op_of(e.primitive, types, e.static)
+    return count_op(e.primitive, types, e.static)
 
 
 def _pages(plan: CpuPlan, slot: int, nbytes: int, inside: tuple[int, ...]) -> Iterable[tuple[Hashable, int]]:
@@ -312,7 +312,7 @@ class KernelTime:
         return COMPUTE if self.compute >= self.memory else MEMORY
 
 
-def time_of(kernel: PlannedKernel, rates: Rates) -> KernelTime:
+def predict_time(kernel: PlannedKernel, rates: Rates) -> KernelTime:
     """The predicted time of a kernel."""
     spread = kernel.parallel or not kernel.fused
     memory = sum(move.nbytes / rates.bandwidth(move.distance, parallel=spread) for move in kernel.moves)

@@ -16,7 +16,7 @@ from ..training.memory import StepMemory
 from ..transforms.scan import SCAN
 from .probes import TimedStep
 from .rates import MEASURED, PUBLISHED, Rates
-from .roofline import COMPUTE, MEMORY, OVERHEAD, KernelTime, PlannedKernel, kernels_of, region_of, time_of
+from .roofline import COMPUTE, MEMORY, OVERHEAD, KernelTime, PlannedKernel, predict_time, region_names, step_kernels
 
 WIRE = "(wire)"
 """The group for the time of messages between ranks."""
@@ -116,7 +116,7 @@ class StepPlan:
         """The blocks in the order in which a step reaches them; their seconds add up to those of the step."""
         found: dict[str, list[KernelTime]] = {}
         for time in self.times:
-            found.setdefault(group_of(time.kernel), []).append(time)
+            found.setdefault(kernel_group(time.kernel), []).append(time)
         rows = [_group(name, times) for name, times in found.items()]
         if self._wire:
             rows.append(GroupTime(WIRE, {"": self._wire}, NETWORK, 0))
@@ -198,14 +198,14 @@ class StepPlan:
         return plan_text(self)
 
 
-def group_of(kernel: PlannedKernel) -> str:
+def kernel_group(kernel: PlannedKernel) -> str:
     """The name of the group of a kernel: its block, or its op outside of any block."""
     if kernel.fused:
-        return group_named(kernel.region, "fused loops")
-    return group_named(kernel.region, LOOP if kernel.looped else kernel.asked or kernel.ops[0].name)
+        return group_name(kernel.region, "fused loops")
+    return group_name(kernel.region, LOOP if kernel.looped else kernel.asked or kernel.ops[0].name)
 
 
-def group_named(region: tuple[str, ...], op: str) -> str:
+def group_name(region: tuple[str, ...], op: str) -> str:
     """The block of a region, or the op outside of any block."""
     return ".".join(region[: 1 if region[0] == UPDATE else _DEPTH]) if region else op
 
@@ -235,8 +235,8 @@ def plan_step(
     steps   the number of steps in a run
     wire    the messages of a rank, where the step is that of one rank
     """
-    found = kernels_of(step, sizes)
-    times = tuple([time_of(call, rates) for call in found.kernels])
+    found = step_kernels(step, sizes)
+    times = tuple([predict_time(call, rates) for call in found.kernels])
     overhead = rates.step + rates.per_parameter * len(step.step.layout.trained_indices)
     memory = step.at(**sizes)
     largest = None
@@ -341,7 +341,7 @@ def compare(plan: StepPlan, made: TimedStep, *, rounds: int = 10, seconds: float
     for time in plan.times:
         kernel = time.kernel
         inside = time.seconds if kernel.looped else kernel.times * max(time.compute, time.memory)
-        predicted_groups[group_of(kernel)] += inside
+        predicted_groups[kernel_group(kernel)] += inside
         predicted_groups[REST] += time.seconds - inside
         predicted_names[LOOP if kernel.looped else kernel.asked or kernel.name] += inside
     predicted_groups[REST] += plan.overhead
@@ -369,7 +369,7 @@ def _eager(made: TimedStep, rounds: int) -> list[_TimedKernel]:
     found = []
     for op, seconds in made.ops(rounds):
         name = LOOP if op.primitive is SCAN else op.primitive.name
-        found.append(_TimedKernel(name, group_named(region_of(op.region), name), seconds))
+        found.append(_TimedKernel(name, group_name(region_names(op.region), name), seconds))
     return found
 
 
@@ -379,7 +379,7 @@ def _compiled(plan: StepPlan, made: TimedStep, rounds: int) -> list[_TimedKernel
     found = []
     for unit, (_, seconds) in enumerate(made.kernels(rounds)):
         kernel = planned[unit]
-        found.append(_TimedKernel(LOOP if kernel.looped else kernel.name, group_of(kernel), seconds))
+        found.append(_TimedKernel(LOOP if kernel.looped else kernel.name, kernel_group(kernel), seconds))
     return found
 
 

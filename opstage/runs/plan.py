@@ -27,7 +27,7 @@ from ..optim.optimizer import Optimizer
 from ..options import Options
 from ..planning.calibration import machine_rates, require_measurable
 from ..planning.probes import TimedStep
-from ..planning.rates import MEASURED, Rates, device_called
+from ..planning.rates import MEASURED, Rates, find_device
 from ..planning.step_plan import StepComparison, StepPlan, Wire, compare, plan_step
 from ..training.memory import model_memory
 from ..training.parameters import first_trees
@@ -197,7 +197,7 @@ def _planned(
         model_memory(model, optimizer, options, clip).at(**at)  # raises for wrong sizes before anything is measured
         rates = machine_rates(options.replace(mesh="", zero=0))
     else:
-        device, origin = device_called(on)
+        device, origin = find_device(on)
         rates = device.rates(options.replace(device="cuda"), origin)
         options = options.replace(device="cuda")
     memory = model_memory(model, optimizer, options, clip)

@@ -19,7 +19,7 @@ from typing_extensions import override
 from ..analysis.dependence.fact import Fact, plain
 from ..analysis.domain import Domain, OpCall
 from ..analysis.interpretation import Interpretation
-from ..analysis.rows import MIXED, RANKS, Join, Joins, RowKind, RowReads, parts_of, row_index, source_of
+from ..analysis.rows import MIXED, RANKS, Join, Joins, RowKind, RowReads, analyze_parts, row_index, source_facts
 from ..analysis.rows import ROWS as ROWS_DIM
 from ..distributed.ranks import ROWS as DATA
 from ..interpreters.graph.passes.pipeline import dead_code, expand
@@ -60,7 +60,7 @@ class RuledJoins(Joins):
         self.faults: list[str] = []
 
     @override
-    def finished(self, call: OpCall, facts: Sequence[Join], results: Sequence[Join]) -> Sequence[Join]:
+    def finish(self, call: OpCall, facts: Sequence[Join], results: Sequence[Join]) -> Sequence[Join]:
         followed = not any(fact.kind is RowKind.MIXED for fact in results)
         if not (followed and has_rule(call)) or all(fact.kind is RowKind.FIXED and fact.data for fact in facts):
             return results
@@ -87,7 +87,7 @@ class RuledJoins(Joins):
             return False
         run = Interpretation([RowReads(self._rows), Joins()], self._rows.scope)
         operands = list(zip(call.known["rows"], facts))
-        outputs = run.results_of(call.primitive, call.static, call.inputs, operands)
+        outputs = run.apply(call.primitive, call.static, call.inputs, operands)
         cotangents = [
             (known._replace(outside=(), value=None) if own.kind is RowKind.ROWS else plain(type_.shape),
              Join(RowKind.ROWS if own.kind is RowKind.ROWS else RowKind.FIXED))
@@ -208,7 +208,7 @@ class RowTrace:
                 return True  # a user's op has derivatives of its own
             equation = Equation(primitive, static, (), (), Region(), 0)
             types = [*operands, *primitive.infer(operands, static)]
-            results = run.results(equation, [source_of(run, type_) for type_ in operands], types)
+            results = run.results(equation, [source_facts(run, type_) for type_ in operands], types)
             return all(join.kind <= RowKind.ROWS and not join.power for _, join in results)
 
         def expanded(body: Body) -> Body:
@@ -257,7 +257,7 @@ class Terms:
         body = trace.by_rows()
         run = trace.interpretation(RuledJoins(trace.rows, whole=True, ranks=ranks))
         with trace.scope.aside():
-            facts, whole, shared, needs = parts_of(run, body)
+            facts, whole, shared, needs = analyze_parts(run, body)
         known = [join for _, join in map(facts.__getitem__, body.outputs)]
         data = {slot: facts[slot][1].data for slots in needs.values() for slot in slots}
         return cls(

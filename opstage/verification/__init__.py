@@ -78,10 +78,10 @@ def require_plain_products(options: Options) -> None:
 
 def declared_boxes(tree: Any, name: str) -> Any:
     """The tree with a box for each Spec: all tensors of its shape within its declared range."""
-    return map_boxes(lambda leaf: _box_of(leaf, name) if isinstance(leaf, Spec) else leaf, tree)
+    return map_boxes(lambda leaf: _spec_box(leaf, name) if isinstance(leaf, Spec) else leaf, tree)
 
 
-def _box_of(spec: Spec, name: str) -> Box:
+def _spec_box(spec: Spec, name: str) -> Box:
     sizes = spec.entries
     if spec.range is None:
         raise UsageError(f"argument {name}: {spec} declares no range; add one, such as range=(0, 1), or give a Box")

@@ -165,7 +165,7 @@ class _Search:
             return network(ops, params, x)
 
         def sides(ops: Any, params: Any, rows: Any, x: Any) -> Any:
-            return _combined(ops, rows, network(ops, params, x))
+            return _left_sides(ops, rows, network(ops, params, x))
 
         self.rows, self.sides = rows, sides
         self.rng = np.random.default_rng(0)
@@ -174,10 +174,10 @@ class _Search:
         """The outcome for one box of inputs and its conditions."""
         if not len(case.rows):
             middle = (case.lower + case.upper) / 2
-            confirmed = self.tried(case, middle[None])
+            confirmed = self.confirmed_point(case, middle[None])
             return ("violated", confirmed) if confirmed is not None else ("unknown", None)
         regions = Regions.whole(case.lower, case.upper, self.relus)
-        confirmed = self.tried(case, self.candidates(case, regions.lower, regions.upper, 256))
+        confirmed = self.confirmed_point(case, self.candidates(case, regions.lower, regions.upper, 256))
         while True:
             self.left = len(regions)
             if confirmed is not None or not len(regions):
@@ -190,11 +190,11 @@ class _Search:
             batch, nearest, gains = self.undecided(case, batch, options)
             if not len(batch):
                 continue
-            confirmed = self.tried(case, self.candidates(case, batch.lower, batch.upper, 1))
+            confirmed = self.confirmed_point(case, self.candidates(case, batch.lower, batch.upper, 1))
             halves = self.halved(case, batch, nearest, gains)
             if halves is None:
                 return "unknown", None
-            regions = Regions.joined(regions, halves)
+            regions = Regions.concatenate(regions, halves)
         return ("violated", confirmed) if confirmed is not None else ("holds", None)
 
     def options(self, count: int) -> Options:
@@ -214,7 +214,7 @@ class _Search:
 
         self.bounded += len(batch)
         if self.relus:
-            least, batch = self.region_bounds.anew(rows, batch, options)
+            least, batch = self.region_bounds.bound(rows, batch, options)
         else:
             least = self.conditions(rows, batch, options)
         kept = left(least)
@@ -222,7 +222,7 @@ class _Search:
         gains = np.zeros(batch.sign.shape)
         if self.relus and len(batch) and monotonic() < self.deadline:
             options = options if kept.all() else _OPTIONS
-            least, gains, batch = self.region_bounds.improved(rows, batch, nearest, STEPS, options)
+            least, gains, batch = self.region_bounds.improve(rows, batch, nearest, STEPS, options)
             kept = left(least)
             batch, nearest, gains = batch.rows(kept), nearest[kept], gains[kept]
         return batch, nearest, gains
@@ -232,7 +232,7 @@ class _Search:
         box = Box(batch.lower, batch.upper)
         if isinstance(rows, Box):
             found = bounds(self.rows, self.params, box, method=self.method, options=options)
-            found = bounds(_combined, rows, found, options=_OPTIONS)
+            found = bounds(_left_sides, rows, found, options=_OPTIONS)
         else:
             found = bounds(self.sides, self.params, rows, box, method=self.method, options=options)
         return np.asarray(found.lower, np.float64)
@@ -250,7 +250,7 @@ class _Search:
             if ((at <= rest.lower[each, axis]) | (at >= rest.upper[each, axis])).any():
                 return None
             parts.append(rest.by_input(axis, at))
-        return Regions.joined(*parts)
+        return Regions.concatenate(*parts)
 
     def by_phase(self, batch: Regions, gains: Any) -> Any:
         """Which regions are split by a phase."""
@@ -292,22 +292,22 @@ class _Search:
             points = np.clip(points - share * (upper - lower) * np.sign(np.nan_to_num(slope)), lower, upper)
         return points
 
-    def tried(self, case: UnsafeCase, points: Any) -> tuple[Any, Any] | None:
+    def confirmed_point(self, case: UnsafeCase, points: Any) -> tuple[Any, Any] | None:
         """The first of the points that is a counterexample when it is run, with its outputs."""
         x = points.astype(np.float32)
         x = np.where(_beyond(case, x)[0], np.nextafter(x, np.float32(np.inf)), x)
         x = np.where(_beyond(case, x)[1], np.nextafter(x, np.float32(-np.inf)), x)
         inside = ~np.any(_beyond(case, x), axis=(0, 2))
         y = np.asarray(run(self.network, self.params, x, options=_OPTIONS))
-        for i in np.flatnonzero(inside & _met(case, y)):
+        for i in np.flatnonzero(inside & _meets(case, y)):
             alone = np.asarray(run(self.network, self.params, x[i : i + 1], options=_OPTIONS))
             runs = [alone, *([np.asarray(self.confirm(x[i : i + 1]))] if self.confirm is not None else [])]
-            if all(each.shape == alone.shape and _met(case, each).all() for each in runs):
+            if all(each.shape == alone.shape and _meets(case, each).all() for each in runs):
                 return x[i], alone[0]
         return None
 
 
-def _combined(ops: Any, rows: Any, y: Any) -> Any:
+def _left_sides(ops: Any, rows: Any, y: Any) -> Any:
     """The left sides of conditions, of rows of outputs."""
     return ops.linear(rows, None, y)
 
@@ -318,13 +318,13 @@ def _beyond(case: UnsafeCase, x: Any) -> tuple[Any, Any]:
     return (x < case.lower) | below, (x > case.upper) | above
 
 
-def _met(case: UnsafeCase, y: Any) -> Any:
+def _meets(case: UnsafeCase, y: Any) -> Any:
     """Which rows of outputs meet all conditions; nan meets none."""
     sides = y.astype(np.float64) @ case.rows.T
     return np.where(case.strict, sides < case.limits, sides <= case.limits).all(axis=1)
 
 
-def rows_of(model: Any) -> tuple[Network, int, int, Callable[[Any], Any]]:
+def as_row_network(model: Any) -> tuple[Network, int, int, Callable[[Any], Any]]:
     """A model of one input and one output as a network of rows: with it how long they are, and the shape of a sample.
 
     The first size of the input is open, or 1, or the only one: that of a single sample. Rows are run together if that

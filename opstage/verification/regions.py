@@ -49,7 +49,7 @@ class Regions:
         return Regions(lower[None], upper[None], row, row - np.inf, row + np.inf, row, row)
 
     @staticmethod
-    def joined(*parts: Regions) -> Regions:
+    def concatenate(*parts: Regions) -> Regions:
         """The regions of several, one after the other."""
         columns = zip(*[part.columns() for part in parts])
         return Regions(*[np.concatenate(column) for column in columns])
@@ -73,7 +73,7 @@ class Regions:
             sign = self.sign.copy()
             sign[each, chosen] = phase
             halves.append(Regions(self.lower, self.upper, sign, *self.columns()[3:]))
-        return Regions.joined(*halves)
+        return Regions.concatenate(*halves)
 
     def by_input(self, axis: Any, at: Any) -> Regions:
         """Both halves of each, on either side of a number along one input."""
@@ -82,7 +82,7 @@ class Regions:
         first[each, axis] = at
         last[each, axis] = at
         low = Regions(self.lower, first, *self.columns()[2:])
-        return Regions.joined(low, Regions(last, self.upper, *self.columns()[2:]))
+        return Regions.concatenate(low, Regions(last, self.upper, *self.columns()[2:]))
 
 
 @final
@@ -101,36 +101,36 @@ class RegionBounds:
             return ops.reduce_sum(ops.mul(rows, y), axis=2)
 
         # one function each for all calls, so that it is compiled once
-        def anew(ops: Any, params: Any, rows: Any, x: Any, sign: Any, least: Any, most: Any) -> Any:
+        def bound(ops: Any, params: Any, rows: Any, x: Any, sign: Any, least: Any, most: Any) -> Any:
             arrays = PhaseArrays(sign, least, most)
             found, operands = region_bounds(ops, sides, arrays, int(sign.shape[0]), params, rows, x)
             return found.lower, operands.lower, operands.upper
 
-        def given(ops: Any, free: Any, params: Any, rows: Any, x: Any, sign: Any) -> Any:
+        def with_slopes(ops: Any, free: Any, params: Any, rows: Any, x: Any, sign: Any) -> Any:
             arrays = PhaseArrays(sign, *free)
             return region_bounds(ops, sides, arrays, int(sign.shape[0]), params, rows, x)[0].lower
 
         def total(ops: Any, free: Any, params: Any, rows: Any, x: Any, sign: Any, chosen: Any) -> Any:
-            lower = given(ops, free, params, rows, x, sign)
+            lower = with_slopes(ops, free, params, rows, x, sign)
             nothing = ops.full(shape=lower.shape, value=0.0, dtype=lower.dtype)
             return ops.neg(ops.sum(ops.select(chosen, lower, nothing)))
 
         def operands(ops: Any, params: Any, x: Any) -> Any:
             return region_bounds(ops, network, None, 2, params, x)[1]
 
-        self._anew, self._given, self._total = anew, given, total
+        self._bound, self._with_slopes, self._total = bound, with_slopes, total
         try:
             box = Box(np.zeros((2, inputs), np.float32), np.ones((2, inputs), np.float32))
             self.relus = int(run(operands, params, box, options=_OPTIONS).lower.shape[1])
         except NotSeparate:
             self.relus = 0
 
-    def anew(self, rows: Any, regions: Regions, options: Options) -> tuple[Any, Regions]:
+    def bound(self, rows: Any, regions: Regions, options: Options) -> tuple[Any, Regions]:
         """Lower bounds (N, K), and the regions with the bounds of operands in them. A region that is empty has inf."""
         found, least, most = run(
-            self._anew,
+            self._bound,
             self.params,
-            _repeated(rows, len(regions)),
+            _repeat(rows, len(regions)),
             _box(regions),
             regions.sign,
             regions.least,
@@ -144,14 +144,14 @@ class RegionBounds:
         head = (regions.lower, regions.upper, regions.sign)
         return found, Regions(*head, least, most, slope, regions.price)
 
-    def improved(
+    def improve(
         self, rows: Any, regions: Regions, nearest: Any, steps: int, options: Options
     ) -> tuple[Any, Any, Regions]:
         """Lower bounds (N, K) with better slopes and prices, and how much both phases of each element promise.
 
         nearest   the condition of each region that is to be excluded
         """
-        every, box = _repeated(rows, len(regions)), _box(regions)
+        every, box = _repeat(rows, len(regions)), _box(regions)
         chosen = np.arange(len(rows.lower if isinstance(rows, Box) else rows)) == nearest[:, None]
         free = [regions.least, regions.most, regions.slope, regions.price]
         slots = [np.zeros_like(regions.slope) for _ in range(4)]
@@ -160,9 +160,11 @@ class RegionBounds:
             arguments = (free, self.params, every, box, regions.sign, chosen)
             _, gradient = value_and_grad(self._total, *arguments, options=options)
             gradient = [np.nan_to_num(each, posinf=0.0, neginf=0.0) for each in gradient]
-            moved, slots = run(_moved, free[2:], gradient[2:], slots, _OPTIMIZER.scalars(t), options=_OPTIONS)
+            moved, slots = run(_take_step, free[2:], gradient[2:], slots, _OPTIMIZER.scalars(t), options=_OPTIONS)
             free = [*free[:2], *moved]
-        found = np.asarray(run(self._given, free, self.params, every, box, regions.sign, options=options), np.float64)
+        found = np.asarray(
+            run(self._with_slopes, free, self.params, every, box, regions.sign, options=options), np.float64
+        )
         least, most, slope, price = free
         # how far the bound rises, to first order, where one end of an operand moves to 0
         undecided = (least < 0) & (most > 0)
@@ -173,7 +175,7 @@ class RegionBounds:
         return found, gains, Regions(*head, least, most, slope, price)
 
 
-def _moved(ops: Any, free: Any, gradient: Any, slots: Any, scalars: Any) -> Any:
+def _take_step(ops: Any, free: Any, gradient: Any, slots: Any, scalars: Any) -> Any:
     """Slopes and prices after a step of the optimizer, within their limits, and its state."""
     limits = (1.0, float("inf"))
     moved, kept = [], []
@@ -189,8 +191,8 @@ def _box(regions: Regions) -> Box:
     return found
 
 
-def _repeated(rows: Any, count: int) -> Any:
+def _repeat(rows: Any, count: int) -> Any:
     """Conditions (K, outputs), or boxes of them, for each region."""
     if isinstance(rows, Box):
-        return Box(_repeated(rows.lower, count), _repeated(rows.upper, count))
+        return Box(_repeat(rows.lower, count), _repeat(rows.upper, count))
     return np.repeat(rows[None], count, axis=0)

@@ -94,7 +94,7 @@ def parse(text: str, name: str = "property") -> VnnProperty:
     for command in _nodes(text, reader):
         found = reader.command(command)
         if found is not None:
-            clauses = reader.joined(command, [clauses, found])
+            clauses = reader.conjunction(command, [clauses, found])
     return reader.property(clauses)
 
 
@@ -174,7 +174,7 @@ class _PropertyReader:
         head = parts[0].word if parts else ""
         if head in ("and", "or") and len(parts) > 1:
             found = [self._clauses(part) for part in parts[1:]]
-            return self.joined(node, found) if head == "and" else [clause for each in found for clause in each]
+            return self.conjunction(node, found) if head == "and" else [clause for each in found for clause in each]
         if head in ("<=", ">=", "<", ">", "=") and len(parts) == 3:
             left, right = self._term(parts[1]), self._term(parts[2])
             strict = head in ("<", ">")
@@ -183,7 +183,7 @@ class _PropertyReader:
             return [[below, above]] if head == "=" else [[below if head in ("<=", "<") else above]]
         raise self.error(node.line, f"{brief(head or node.word or '()')} is no condition: <=, >=, and, or are")
 
-    def joined(self, node: Expression, parts: Sequence[_Clauses]) -> _Clauses:
+    def conjunction(self, node: Expression, parts: Sequence[_Clauses]) -> _Clauses:
         """The conjunction of parts, in disjunctive normal form."""
         if math.prod(len(part) for part in parts) > MOST_CASES:
             raise self.error(node.line, f"it makes more than {MOST_CASES:,} cases, each a box of its own")

@@ -145,13 +145,13 @@ def test_small_boxes_in_float32_are_hardly_looser_than_in_float64(name: str, rad
 
 def test_runs_that_round_nothing_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "_errors", lambda *given, **more: (0.0, 0.0))
-    monkeypatch.setattr(linear, "eps_of", lambda dtype: 0.0)
+    monkeypatch.setattr(linear, "machine_epsilon", lambda dtype: 0.0)
     with pytest.raises(AssertionError):
         check("linear of open weights", 0.0, 30.0)
 
 
 def test_slopes_of_other_lines_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unary, "_held", lambda ops, slope, dtype: ops.scale(slope, c=1.01))
+    monkeypatch.setattr(unary, "_round_slope", lambda ops, slope, dtype: ops.scale(slope, c=1.01))
     with pytest.raises(AssertionError):
         test_relaxations.test_functions_stay_between_their_lines("softplus", "float32")
 

@@ -13,7 +13,7 @@ from opstage import Options, Spec
 from opstage.analysis.dependence import Dependence
 from opstage.analysis.dependence.masks import in_every_row, misses_a_row
 from opstage.analysis.dependence.regions import ANYWHERE, NONE, Region, region
-from opstage.analysis.ranges.fact import limits_of
+from opstage.analysis.ranges.fact import float_limits
 from opstage.facts import Interpretation, with_claims
 from opstage.ops.errors import UsageError
 from opstage.ops.spec import Causal
@@ -104,7 +104,7 @@ def test_a_bound_that_is_a_little_too_wide_is_not_proved(dtype: str, how: str) -
 def test_exponentials_vanish_where_they_are_taken_to(dtype: str, backend: str) -> None:
     from opstage.analysis.dependence.masks import vanishing_below
 
-    end = vanishing_below(limits_of(dtype), math.e)
+    end = vanishing_below(float_limits(dtype), math.e)
     x = np.append(np.linspace(end - 3, end, 1001), [-1e3, -1e9, LOWEST, -np.inf]).astype(dtype)
     x = x[x <= end]
     options = Options(dtype=dtype, backend=backend)
@@ -290,7 +290,7 @@ def test_places_are_read_in_the_dtype() -> None:
     report = opstage.check(program, Spec((4096,)))
     body = report.program.body
     for dtype, known in (("float32", True), ("float16", False)):
-        domain = Dependence(None, limits_at=lambda each, dtype=dtype: limits_of(dtype))  # type: ignore[misc]
+        domain = Dependence(None, limits_at=lambda each, dtype=dtype: float_limits(dtype))  # type: ignore[misc]
         facts = Interpretation([domain]).run(body, [(domain.source("x", body.types[body.inputs[0]]),)])
         assert (facts[body.outputs[0]][0].region(0) != ANYWHERE) == known
 
@@ -300,10 +300,10 @@ def test_numbers_are_rounded_to_the_nearest_of_a_dtype() -> None:
     values = rng.uniform(-1, 1, 4000) * 10.0 ** rng.uniform(-12, 6, 4000)
     values = np.append(values, [65519.9, 65520.0, 2.0**-25, 1.5 * 2.0**-24, 2049.0, 2051.0, 0.0, -1e9])
     with np.errstate(over="ignore"):
-        assert [limits_of("float16").nearest(float(v)) for v in values] == values.astype("f2").astype("f8").tolist()
-        assert [limits_of("float32").nearest(float(v)) for v in values] == values.astype("f4").astype("f8").tolist()
+        assert [float_limits("float16").nearest(float(v)) for v in values] == values.astype("f2").astype("f8").tolist()
+        assert [float_limits("float32").nearest(float(v)) for v in values] == values.astype("f4").astype("f8").tolist()
     rounded = half(values.astype("f4"), "bfloat16").astype("f8")
-    assert [limits_of("bfloat16").nearest(float(v)) for v in values.astype("f4")] == rounded.tolist()
+    assert [float_limits("bfloat16").nearest(float(v)) for v in values.astype("f4")] == rounded.tolist()
 
 
 # Rows ---------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from opstage.ops.errors import UsageError
 from opstage.planning.rates import KernelPoint, Rates, hot_seconds
-from opstage.planning.roofline import COMPUTE, MEMORY, OVERHEAD, CountedOp, Move, PlannedKernel, time_of
+from opstage.planning.roofline import COMPUTE, MEMORY, OVERHEAD, CountedOp, Move, PlannedKernel, predict_time
 from tests.planning.flat import FLAT
 
 
@@ -33,7 +33,7 @@ def call(flops: int, nbytes: int, name: str = "add", **more: object) -> PlannedK
 def test_a_kernel_takes_the_longer_of_arithmetic_and_bytes_and_what_a_call_takes(
     kernel: PlannedKernel, seconds: float, bound: str
 ) -> None:
-    found = time_of(kernel, FLAT)
+    found = predict_time(kernel, FLAT)
     assert found.seconds == pytest.approx(seconds)
     assert found.bound == bound
 
@@ -41,9 +41,9 @@ def test_a_kernel_takes_the_longer_of_arithmetic_and_bytes_and_what_a_call_takes
 def test_a_loop_that_is_not_shared_has_one_of_the_threads() -> None:
     rates = replace(FLAT, threads=4, one_thread=((1, 2e7),))
     alone, shared = call(10**6, 0, fused=True), call(10**6, 0, fused=True, parallel=True)
-    assert time_of(alone, rates).compute == pytest.approx(4 * time_of(shared, rates).compute)
-    assert time_of(call(0, 10**6, fused=True), rates).memory == pytest.approx(0.05)
-    assert time_of(call(0, 10**6, fused=True, parallel=True), rates).memory == pytest.approx(0.01)
+    assert predict_time(alone, rates).compute == pytest.approx(4 * predict_time(shared, rates).compute)
+    assert predict_time(call(0, 10**6, fused=True), rates).memory == pytest.approx(0.05)
+    assert predict_time(call(0, 10**6, fused=True, parallel=True), rates).memory == pytest.approx(0.01)
 
 
 def test_ops_in_loops_have_rates_of_their_own() -> None:
@@ -51,7 +51,7 @@ def test_ops_in_loops_have_rates_of_their_own() -> None:
     kernel = replace(
         call(0, 0, fused=True), ops=(CountedOp("exp", 100), CountedOp("add", 1000), CountedOp("mul", 1000))
     )
-    assert time_of(kernel, rates).compute == pytest.approx(1e-5 + 2e-6)
+    assert predict_time(kernel, rates).compute == pytest.approx(1e-5 + 2e-6)
 
 
 def test_bandwidth_lies_between_what_was_measured() -> None:
@@ -65,7 +65,7 @@ def test_bandwidth_lies_between_what_was_measured() -> None:
 def test_bytes_that_were_touched_long_ago_come_from_further_away() -> None:
     rates = replace(FLAT, bandwidths=((1000, 8e9), (100_000, 2e9)))
     near, far = (replace(call(0, 800), moves=(Move(800, distance),)) for distance in (800, 10**6))
-    assert time_of(far, rates).memory == pytest.approx(4 * time_of(near, rates).memory)
+    assert predict_time(far, rates).memory == pytest.approx(4 * predict_time(near, rates).memory)
 
 
 CURVE = (KernelPoint((100,), 100, 800, 1e-6), KernelPoint((10_000,), 10_000, 80_000, 1e-5))
@@ -93,9 +93,9 @@ def test_a_product_has_the_rate_of_the_nearest_shapes() -> None:
 
 def test_an_op_that_was_not_measured_is_said() -> None:
     rates = replace(FLAT, kernels={"mul": CURVE})
-    assert time_of(call(100, 800, "mul"), rates).rated
-    assert not time_of(call(100, 800, "add"), rates).rated
-    assert time_of(call(0, 0, "reshape"), rates).rated  # it computes and moves nothing
+    assert predict_time(call(100, 800, "mul"), rates).rated
+    assert not predict_time(call(100, 800, "add"), rates).rated
+    assert predict_time(call(0, 0, "reshape"), rates).rated  # it computes and moves nothing
 
 
 def test_rates_are_plain_data_and_back() -> None:

@@ -15,7 +15,7 @@ from opstage.interpreters.graph.cpu.plan import ControlStep, CpuPlan
 from opstage.models import Model, model
 from opstage.ops.errors import UsageError
 from opstage.planning.rates import PUBLISHED_DEVICES
-from opstage.planning.roofline import kernels_of
+from opstage.planning.roofline import step_kernels
 from opstage.planning.step_plan import StepPlan, plan_step
 from opstage.training.memory import StepMemory, model_memory
 from tests.planning.flat import FLAT
@@ -78,7 +78,7 @@ def _costs(plan: CpuPlan, times: int = 1) -> tuple[int, int, int]:
 @pytest.mark.parametrize("name", SIZES)
 def test_every_compiled_kernel_is_counted(name: str) -> None:
     memory = memory_of(model(name), "compiled")
-    calls = kernels_of(memory, SIZES[name]).kernels
+    calls = step_kernels(memory, SIZES[name]).kernels
     found = [sum(c.times * getattr(c, what) for c in calls) for what in ("flops", "nbytes")]
     assert (sum(c.times for c in calls), *found) == _costs(memory.plan(**SIZES[name]))
 

@@ -64,7 +64,7 @@ def outside_of_regions(slopes: float, count: int = 300) -> float:
         rng.uniform(-slopes, slopes, signs.shape).astype("f4"),
         (rng.random(signs.shape) * (rng.random((count, 1)) < 0.7)).astype("f4"),
     )
-    _, known = RegionBounds(network, params, 3).anew(np.eye(2, dtype="f4"), region, Options())
+    _, known = RegionBounds(network, params, 3).bound(np.eye(2, dtype="f4"), region, Options())
 
     def bounded(ops: Any, params: Any, x: Any, *arrays: Any) -> Any:
         return region_bounds(ops, network, PhaseArrays(*arrays), count, params, x)[0]
@@ -88,7 +88,7 @@ def test_bounds_of_a_region_hold_in_it_whatever_slopes_and_prices_are() -> None:
 def test_a_region_that_is_empty_is_known_to_be() -> None:
     bounds = RegionBounds(lambda ops, params, x: ops.relu(x), [], 1)
     whole = Regions.whole(np.array([1.0]), np.array([2.0]), 1)
-    found, _ = bounds.anew(np.ones((1, 1), "f4"), whole.by_phase(np.array([0])), Options())
+    found, _ = bounds.bound(np.ones((1, 1), "f4"), whole.by_phase(np.array([0])), Options())
     assert np.isinf(found[:, 0]).tolist() == [False, True]
 
 

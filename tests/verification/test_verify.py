@@ -15,7 +15,7 @@ from opstage.api import run
 from opstage.cli.commands import cli
 from opstage.interop.onnx.model import load
 from opstage.ops.errors import UsageError
-from opstage.verification.branch_and_bound import rows_of
+from opstage.verification.branch_and_bound import as_row_network
 from opstage.verification.branch_and_bound import verify as branch_and_bound
 from opstage.verification.vnnlib import parse, read
 
@@ -196,7 +196,7 @@ def test_unusable_files_end_with_2(tmp_path: Path) -> None:
 def test_a_model_of_several_inputs_is_refused() -> None:
     two = SimpleNamespace(inputs={"a": None, "b": None}, outputs=("y",), state=None)
     with pytest.raises(UsageError, match="has one input and one output"):
-        rows_of(two)
+        as_row_network(two)
 
 
 def test_a_run_is_verified_by_the_model_that_it_exports(tmp_path: Path) -> None:
@@ -333,14 +333,14 @@ def acas_like(before: str) -> tuple[list[Any], dict[str, Any]]:
 def test_a_fixed_batch_of_one_is_verified_like_an_open_one(tmp_path: Path, before: str) -> None:
     reference = fixed_net(tmp_path / "open.onnx", ["N", 1, 1, 5], *acas_like("flatten"))
     fixed = fixed_net(tmp_path / "one.onnx", [1, 1, 1, 5], *acas_like(before))
-    network, count, outputs, shaped = rows_of(load(fixed))
+    network, count, outputs, shaped = as_row_network(load(fixed))
     assert network.__name__ == ("together" if before in ("flatten", "open") else "one_by_one")
     assert (count, outputs) == (5, 2) and shaped(np.zeros((1, 5))).shape == (1, 1, 1, 5)
     points = np.random.default_rng(0).uniform(-1, 1, (256, 5)).astype("f4")
     rows = [np.asarray(run(network, load(fixed).params, point[None])) for point in points[:3]]
     together = np.asarray(run(network, load(fixed).params, points[:3]))
     np.testing.assert_allclose(together, np.concatenate(rows), rtol=1e-5)
-    values = np.asarray(run(rows_of(load(reference))[0], load(reference).params, points))
+    values = np.asarray(run(as_row_network(load(reference))[0], load(reference).params, points))
     for limit, expected in ((values[:, 0].max() - 1, "violated"), (values[:, 0].max() + 40, "holds")):
         prop = property_of(tmp_path / "p", [-1] * 5, [1] * 5, 2, f"(assert (> Y_0 {limit}))")
         for path in (reference, fixed):
@@ -349,4 +349,4 @@ def test_a_fixed_batch_of_one_is_verified_like_an_open_one(tmp_path: Path, befor
 
 def test_a_batch_of_two_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the first size must be 1 or open"):
-        rows_of(load(fixed_net(tmp_path / "two.onnx", [2, 1, 1, 5], *acas_like("flatten"))))
+        as_row_network(load(fixed_net(tmp_path / "two.onnx", [2, 1, 1, 5], *acas_like("flatten"))))

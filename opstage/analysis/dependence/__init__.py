@@ -29,8 +29,8 @@ from ...ops.sequence import ARGSORT, CUMSUM, LINEAR_RECURRENCE
 from ...ops.slicing import CONCAT, PAD, SLICE
 from ...ops.types import DType, Shape, TensorType, dtype_name
 from ..domain import Domain, OpCall, Rule
-from ..ranges.fact import FloatLimits, ValueRange, limits_of
-from .cuts import aligned, recut
+from ..ranges.fact import FloatLimits, ValueRange, float_limits
+from .cuts import align, recut
 from .elementwise import pointwise
 from .fact import (
     NAN,
@@ -39,16 +39,16 @@ from .fact import (
     Span,
     Value,
     hull,
-    joined_values,
-    lifted,
+    lift,
+    merge_outside,
     merge_reads,
-    moved_span,
+    normalize,
     plain,
     reading,
-    reduced,
-    relayed,
+    reduce_indices,
+    renumber_fact,
     same_fact,
-    settled,
+    shift_span,
 )
 from .layout import (
     broadcast_to,
@@ -99,7 +99,7 @@ class Nested(Domain[Fact]):
 
     def within(self, fact: Fact) -> Fact:
         """The fact of the same tensor in the loops around: it is alike in all their iterations."""
-        return lifted(fact, self.outer)
+        return lift(fact, self.outer)
 
     @override
     def invariant(self, fact: Fact, length: Dim) -> Fact:
@@ -129,7 +129,7 @@ class Dependence(Nested):
         limits_at: Callable[[DType], FloatLimits] | None = None,
     ):
         super().__init__()
-        self.limits_at = limits_at or _own_limits
+        self.dtype_limits = limits_at or _own_limits
         self.dim = dim
         self.names = tuple(names)
         self.sources = sources
@@ -159,12 +159,12 @@ class Dependence(Nested):
         fact = plain(constant.type.shape, self.outer)
         outside = known_numbers(constant.value, len(self.outer))
         if constant.type.dtype.kind == "f":
-            limits = self.limits_at(constant.type.dtype)
+            limits = self.dtype_limits(constant.type.dtype)
             outside = tuple([(limits.nearest(float(v)) if v is not NAN else v, where) for v, where in outside])
         alone = next((value for value, where in outside if where == NOWHERE and type(value) is not bool), None)
         size = None if alone is None else as_size(alone)
         value = None if size is None else Affine(size, ())
-        return settled(fact._replace(outside=outside, value=value))
+        return normalize(fact._replace(outside=outside, value=value))
 
     @override
     def top(self, type: TensorType, operands: Sequence[Fact]) -> Fact:
@@ -181,20 +181,20 @@ class Dependence(Nested):
 
     @override
     def join(self, a: Fact, b: Fact) -> Fact:
-        return self._joined(a, b, widen=False)
+        return self._merge(a, b, widen=False)
 
     @override
     def widen(self, before: Fact, after: Fact) -> Fact:
-        return self._joined(before, after, widen=True)
+        return self._merge(before, after, widen=True)
 
     @override
     def leq(self, a: Fact, b: Fact) -> bool:
         return same_fact(self.join(a, b), b)
 
-    def _joined(self, a: Fact, b: Fact, widen: bool) -> Fact:
+    def _merge(self, a: Fact, b: Fact, widen: bool) -> Fact:
         if same_fact(a, b):
             return b
-        b, a = aligned([b, a])
+        b, a = align([b, a])
         reads = hull([*a.reads, *b.reads])
         if widen and reads is not None:
             before = dict(a.reads)
@@ -204,7 +204,7 @@ class Dependence(Nested):
                     reads[index] = Span(span.by, _unmoved(old.low, span.low), _unmoved(old.high, span.high))
             if any(span.low is None and span.high is None for span in reads.values()):
                 reads = None
-        outside = joined_values([b, a])
+        outside = merge_outside([b, a])
         if widen:
             outside = tuple([(v, w) for v, w in outside if alike(w, a.region(v))])
         value = b.value if alike(a.value, b.value) else None
@@ -222,31 +222,31 @@ class Dependence(Nested):
     @override
     def entry(self, fact: Fact, type: TensorType, length: Dim) -> Fact:
         """The leading axis becomes the index of the iteration."""
-        fact = lifted(fact, self.outer[:-1])
+        fact = lift(fact, self.outer[:-1])
         fact = recut(fact, ((type.shape[0],), *fact.axes[1:]))
         return fact._replace(outer=self.outer, axes=fact.axes[1:])
 
     @override
-    def following(self, fact: Fact, length: Dim, reverse: bool) -> Fact:
+    def next_carry(self, fact: Fact, length: Dim, reverse: bool) -> Fact:
         """By the index of the next iteration; what elements are known to be is not followed."""
         fact, index = self.within(fact), len(self.outer) - 1
-        reads = {i: moved_span(span, -1 if reverse else 1) if i == index else span for i, span in fact.reads}
+        reads = {i: shift_span(span, -1 if reverse else 1) if i == index else span for i, span in fact.reads}
         return reading(fact._replace(reads=(), outside=(), value=None), None if fact.whole else reads)
 
     @override
     def last(self, fact: Fact, length: Dim) -> Fact:
-        fact = lifted(fact, (*self.outer, length))
+        fact = lift(fact, (*self.outer, length))
         index = len(self.outer)
         number = {i: i if i < index else i - 1 for i in range(len(fact.sizes)) if i != index}
-        return relayed(reduced(fact, [index]), self.outer, fact.axes, number)
+        return renumber_fact(reduce_indices(fact, [index]), self.outer, fact.axes, number)
 
     @override
     def stacked(self, fact: Fact, length: Dim) -> Fact:
-        fact = lifted(fact, (*self.outer, length))
+        fact = lift(fact, (*self.outer, length))
         return fact._replace(outer=self.outer, axes=((length,), *fact.axes))
 
     @override
-    def influenced(self, fact: Fact, by: Fact) -> Fact:
+    def influence(self, fact: Fact, by: Fact) -> Fact:
         fact = self.within(fact)
         return merge_reads(fact, [fact, self.within(by)])
 
@@ -292,7 +292,7 @@ def _unmoved(old: Dim | None, new: Dim | None) -> Dim | None:
 
 def _own_limits(dtype: DType) -> FloatLimits:
     """The limits of a float dtype; of integers and masks, which are not rounded, any."""
-    return limits_of(dtype_name(dtype) if dtype.kind == "f" else "float64")
+    return float_limits(dtype_name(dtype) if dtype.kind == "f" else "float64")
 
 
 def _whole(level: ValueRange) -> str:

@@ -18,10 +18,10 @@ from .fact import (
     at_origin,
     by_index,
     each_affine,
-    indices_of,
     number,
-    reduced,
-    relayed,
+    reduce_indices,
+    renumber_fact,
+    value_indices,
 )
 from .regions import alike, divided, same
 
@@ -46,7 +46,7 @@ def recut(fact: Fact, axes: tuple[Shape, ...]) -> Fact:
             if len(before) == 1:
                 split[old] = new, after
         old, new = old + len(before), new + len(after)
-    left = relayed(reduced(fact, gone), fact.outer, axes, number)
+    left = renumber_fact(reduce_indices(fact, gone), fact.outer, axes, number)
     return left._replace(value=_split(fact.value, number, split))
 
 
@@ -71,13 +71,13 @@ def _split_affine(value: Affine, number: dict[int, int], split: dict[int, tuple[
     return value._replace(terms=by_index(terms))
 
 
-def spoken(fact: Fact, axis: int) -> bool:
+def has_terms(fact: Fact, axis: int) -> bool:
     """Whether a fact says anything by the indices of an axis."""
     indices = fact.indices(axis)
     return (
         any(i in indices for i, _ in fact.reads)
         or any(d.a in indices or d.b in indices for _, where in fact.outside for part in where for d in part)
-        or not indices_of(fact.value).isdisjoint(indices)
+        or not value_indices(fact.value).isdisjoint(indices)
     )
 
 
@@ -88,14 +88,14 @@ def common(facts: Sequence[Fact], axes: Sequence[Sequence[int]]) -> list[Fact]:
         cuts = [fact.axes[axis] for fact, axis in zip(facts, row)]
         if all(alike(cut, cuts[0]) for cut in cuts[1:]):
             continue
-        told = [cut for fact, axis, cut in zip(facts, row, cuts) if spoken(fact, axis)]
+        told = [cut for fact, axis, cut in zip(facts, row, cuts) if has_terms(fact, axis)]
         best = max(told or cuts, key=len)
         for at, axis in enumerate(row):
             wanted[at][axis] = best
     return [recut(fact, tuple(cut)) for fact, cut in zip(facts, wanted)]
 
 
-def aligned(facts: Sequence[Fact]) -> list[Fact]:
+def align(facts: Sequence[Fact]) -> list[Fact]:
     """The facts of tensors of one shape, their axes made of the same indices."""
     first = facts[0].axes
     if all(fact.axes is first or alike(fact.axes, first) for fact in facts[1:]):
@@ -176,7 +176,7 @@ def _partly(
         if place < len(flat) and same(flat[place], sizes[index]):
             even[index] = to
     gone = [i for i in range(len(fact.outer), len(sizes)) if i not in even]
-    return relayed(reduced(fact, gone), fact.outer, axes, {**number, **even})
+    return renumber_fact(reduce_indices(fact, gone), fact.outer, axes, {**number, **even})
 
 
 def _placed(
@@ -187,7 +187,7 @@ def _placed(
     grounded: Sequence[int],
 ) -> Fact:
     fact = at_origin(fact, grounded)
-    left = relayed(reduced(fact, list(split)), fact.outer, axes, number)
+    left = renumber_fact(reduce_indices(fact, list(split)), fact.outer, axes, number)
     return left._replace(value=_split(fact.value, number, split))
 
 
@@ -201,7 +201,7 @@ _SMALL = 2**31
 """Numbers that times a size, which is below it as well, are below what 8 bytes hold of integers."""
 
 
-def held(domain: Dependence, value: Affine | None, sizes: Sequence[Dim], dtype: DType) -> Affine | None:
+def representable(domain: Dependence, value: Affine | None, sizes: Sequence[Dim], dtype: DType) -> Affine | None:
     """The value where the dtype holds all of its numbers, for indices below these sizes; else None.
 
     Where sizes have names that is assumed, with a note: for 8 bytes where a coefficient is large.
@@ -229,7 +229,7 @@ def _size(parts: Sequence[int]) -> int:
 
 def _largest(domain: Dependence, dtype: DType) -> int:
     """The size up to which the dtype holds every integer."""
-    return int(np.iinfo(dtype).max) if dtype.kind == "i" else int(2 / domain.limits_at(dtype).epsilon)
+    return int(np.iinfo(dtype).max) if dtype.kind == "i" else int(2 / domain.dtype_limits(dtype).epsilon)
 
 
 def stored(domain: Dependence, value: object, dtype: DType) -> Value | None:
@@ -237,4 +237,4 @@ def stored(domain: Dependence, value: object, dtype: DType) -> Value | None:
     found = number(value)
     if type(found) is not float or dtype.kind != "f":
         return found
-    return number(domain.limits_at(dtype).nearest(found))
+    return number(domain.dtype_limits(dtype).nearest(found))

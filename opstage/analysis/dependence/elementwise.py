@@ -16,7 +16,7 @@ from ...ops.primitive import Primitive
 from ...ops.types import DType
 from ..domain import OpCall
 from ..ranges.fact import FloatLimits
-from .cuts import aligned
+from .cuts import align
 from .fact import NAN, Fact, Value, merge_reads, narrow, number
 from .masks import VANISHING, vanishing
 from .positions import positions
@@ -79,7 +79,7 @@ def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequen
     rank = len(call.outputs[0].shape)
     if not facts or any(len(fact.axes) != rank for fact in facts):
         return None
-    facts = aligned(facts)
+    facts = align(facts)
     if call.primitive is logic.SELECT and NOWHERE in (facts[0].region(False), facts[0].region(True)):
         return [facts[2] if facts[0].region(False) == NOWHERE else facts[1]]
     first, values = facts[0], _values(domain, call, facts)
@@ -104,7 +104,7 @@ def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Val
         return found
     if all(fact.outside for fact in facts):
         dtypes = tuple([type_.dtype for type_ in call.inputs])
-        read_in = domain.limits_at(call.outputs[0].dtype)
+        read_in = domain.dtype_limits(call.outputs[0].dtype)
         for row in product(*[fact.outside for fact in facts]):
             value = _evaluated(
                 call.primitive, _Static(call.static), dtypes, tuple([value for value, _ in row]), read_in
@@ -114,7 +114,7 @@ def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Val
                 for _, other in row[1:]:
                     where = either(where, other)
                 narrow(found, value, where)
-    where = vanishing(domain.limits_at(call.inputs[0].dtype), call, facts[0])
+    where = vanishing(domain.dtype_limits(call.inputs[0].dtype), call, facts[0])
     if where != ANYWHERE:
         narrow(found, 0.0, where)
         domain.assume(VANISHING)

@@ -23,7 +23,7 @@ from .regions import (
     both,
     closed,
     either,
-    renumbered,
+    renumber,
     without,
 )
 
@@ -83,12 +83,12 @@ def each_affine(value: Position | None, change: Callable[[Affine], Affine | None
     return Columns(value.along, tuple(found)) if len(found) == len(value.values) else None
 
 
-def indices_of(value: Position | None) -> set[int]:
+def value_indices(value: Position | None) -> set[int]:
     """The indices of which a value is a function."""
     if isinstance(value, Columns):
-        return {value.along}.union(*[indices_of(each) for each in value.values])
+        return {value.along}.union(*[value_indices(each) for each in value.values])
     if isinstance(value, Between):
-        return indices_of(value.low) | indices_of(value.high)
+        return value_indices(value.low) | value_indices(value.high)
     return set() if value is None else {index for index, _ in value.terms}
 
 
@@ -163,7 +163,7 @@ def plain(shape: Shape, outer: Shape = ()) -> Fact:
     return Fact(outer, tuple([(size,) for size in shape]))
 
 
-def settled(fact: Fact) -> Fact:
+def normalize(fact: Fact) -> Fact:
     """The same fact, without what reads nothing: an element that is one number everywhere has no sources."""
     outside = tuple([(value, where) for value, where in fact.outside if where != ANYWHERE])
     if any(where == NOWHERE for _, where in outside):
@@ -205,8 +205,8 @@ def hull(parts: Sequence[tuple[int, Span]]) -> Reads:
 def reading(fact: Fact, reads: Reads) -> Fact:
     """Return the fact with these reads in addition to `whole`."""
     if reads is None:
-        return settled(fact._replace(reads=(), whole=True))
-    return settled(fact._replace(reads=tuple(sorted(reads.items(), key=lambda entry: entry[0]))))
+        return normalize(fact._replace(reads=(), whole=True))
+    return normalize(fact._replace(reads=tuple(sorted(reads.items(), key=lambda entry: entry[0]))))
 
 
 def merge_reads(fact: Fact, parts: Iterable[Fact]) -> Fact:
@@ -224,7 +224,7 @@ def narrow(outside: dict[Value, Region], value: Value, where: Region) -> None:
     outside[value] = both(where, outside[value]) if value in outside else where
 
 
-def joined_values(facts: Sequence[Fact]) -> tuple[tuple[Value, Region], ...]:
+def merge_outside(facts: Sequence[Fact]) -> tuple[tuple[Value, Region], ...]:
     """The numbers outside of regions that hold of an element of any of these."""
     found = []
     for value, where in facts[0].outside:
@@ -234,34 +234,34 @@ def joined_values(facts: Sequence[Fact]) -> tuple[tuple[Value, Region], ...]:
     return tuple(found)
 
 
-def relayed(fact: Fact, outer: Shape, axes: tuple[Shape, ...], number: Mapping[int, int]) -> Fact:
+def renumber_fact(fact: Fact, outer: Shape, axes: tuple[Shape, ...], number: Mapping[int, int]) -> Fact:
     """The same elements with their indices renumbered; those without a number are gone, and nothing reads by them."""
     reads = {number[i] if i != NONE else NONE: span for i, span in fact.reads}
-    value = fact.value if all(i in number for i in indices_of(fact.value)) else None
+    value = fact.value if all(i in number for i in value_indices(fact.value)) else None
     value = each_affine(value, lambda v: v._replace(terms=by_index([(number[i], c) for i, c in v.terms])))
     if isinstance(value, Columns):
         value = value._replace(along=number[value.along])
-    outside = tuple([(v, renumbered(where, number)) for v, where in fact.outside])
+    outside = tuple([(v, renumber(where, number)) for v, where in fact.outside])
     return reading(Fact(outer, axes, (), fact.whole, fact.inputs, outside, value), reads)
 
 
-def moved_span(span: Span, distance: Dim) -> Span:
+def shift_span(span: Span, distance: Dim) -> Span:
     """The span of an index that is greater by `distance` than the one it was said of."""
     return span.shifted(-span.by * distance, -span.by * distance)
 
 
-def through(span: Span, index: int, fact: Fact, gone: Sequence[int]) -> list[tuple[int, Span]] | None:
+def eliminate_index(span: Span, index: int, fact: Fact, gone: Sequence[int]) -> list[tuple[int, Span]] | None:
     """The sources read by `index`, said of the indices that are not `gone`, for all its values where an element reads
     anything; None if nothing bounds them."""
     for where in dict.fromkeys([fact.live, *[where for _, where in fact.outside]]):
-        found = [_through(span, index, closed(part), gone) for part in where]
+        found = [_eliminate(span, index, closed(part), gone) for part in where]
         bounded = [entry for entry in found if entry is not None]
         if len(bounded) == len(found):
             return bounded
     return None
 
 
-def _through(
+def _eliminate(
     span: Span, index: int, part: Sequence[tuple[int, int, Dim]], gone: Sequence[int]
 ) -> tuple[int, Span] | None:
     above: dict[int, Dim] = {}
@@ -294,14 +294,14 @@ def _through(
     return to, Span(0 if to == NONE else span.by, low, high)
 
 
-def reduced(fact: Fact, gone: Sequence[int]) -> Fact:
+def reduce_indices(fact: Fact, gone: Sequence[int]) -> Fact:
     """The fact of something that is made of all elements along these indices. It still has them in its axes, where no
     read, region or value speaks of them; `outside` is that of the elements all alike."""
     kept = [(i, span) for i, span in fact.reads if i not in gone]
     whole = fact.whole
     for i, span in fact.reads:
         if i in gone:
-            entries = through(span, i, fact, gone)
+            entries = eliminate_index(span, i, fact, gone)
             whole = whole or entries is None
             kept += entries or []
     outside = tuple([(value, without(where, gone)) for value, where in fact.outside])
@@ -333,10 +333,10 @@ def at_origin(fact: Fact, indices: Sequence[int]) -> Fact:
     return reading(fact._replace(reads=(), outside=outside, value=value), hull(parts))
 
 
-def lifted(fact: Fact, outer: Shape) -> Fact:
+def lift(fact: Fact, outer: Shape) -> Fact:
     """The fact in more loops."""
     more = len(outer) - len(fact.outer)
     if more <= 0:
         return fact
     start = len(fact.outer)
-    return relayed(fact, outer, fact.axes, {i: i if i < start else i + more for i in range(len(fact.sizes))})
+    return renumber_fact(fact, outer, fact.axes, {i: i if i < start else i + more for i in range(len(fact.sizes))})

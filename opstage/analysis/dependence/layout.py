@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...ops.dims import Dim, prod
 from ...ops.types import Shape
 from ..domain import OpCall
-from .cuts import common, held, recut, reshaped, stored
+from .cuts import common, recut, representable, reshaped, stored
 from .fact import (
     Affine,
     Between,
@@ -24,11 +24,11 @@ from .fact import (
     each_region,
     hull,
     merge_reads,
-    moved_span,
     plain,
     reading,
-    reduced,
-    relayed,
+    reduce_indices,
+    renumber_fact,
+    shift_span,
 )
 from .positions import plus, times
 from .regions import (
@@ -39,11 +39,11 @@ from .regions import (
     at_most_proved,
     both,
     either,
-    mirrored,
-    moved,
+    mirror,
     region,
-    renumbered,
+    renumber,
     same,
+    shift,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def permute(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence
         for index in fact.indices(axis):
             places[index] = at
             at += 1
-    return [relayed(fact, fact.outer, tuple([fact.axes[axis] for axis in order]), places)]
+    return [renumber_fact(fact, fact.outer, tuple([fact.axes[axis] for axis in order]), places)]
 
 
 def reshape(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -88,7 +88,7 @@ def broadcast_to(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Seq
             grounded += indices
             axes.append((size,))
         at += len(axes[-1])
-    return [relayed(at_origin(fact, grounded), fact.outer, tuple(axes), places)]
+    return [renumber_fact(at_origin(fact, grounded), fact.outer, tuple(axes), places)]
 
 
 def with_one_index(fact: Fact, axis: int, size: Dim) -> Fact:
@@ -112,26 +112,26 @@ def resized(fact: Fact, axis: int, size: Dim) -> Fact:
 def strided(fact: Fact, axis: int, start: Dim, step: int) -> Fact:
     """Return the fact of the elements at index start + step*i along the axis, in terms of i."""
     index = fact.at(axis)
-    reads = {i: moved_span(s, -start)._replace(by=s.by * step) if i == index else s for i, s in fact.reads}
+    reads = {i: shift_span(s, -start)._replace(by=s.by * step) if i == index else s for i, s in fact.reads}
     if step == 1:
-        outside = each_region(fact, lambda where: moved(where, index, -start))
+        outside = each_region(fact, lambda where: shift(where, index, -start))
     else:
         keeps = {i: i for i in range(len(fact.sizes)) if i != index}
-        outside = each_region(fact, lambda where: renumbered(where, keeps))
-    value = _columns_from(fact.value, index, start, step)
+        outside = each_region(fact, lambda where: renumber(where, keeps))
+    value = _stride_position(fact.value, index, start, step)
     return reading(fact._replace(reads=(), outside=outside, value=value), None if fact.whole else reads)
 
 
-def _columns_from(value: Position | None, index: int, start: Dim, step: int) -> Position | None:
+def _stride_position(value: Position | None, index: int, start: Dim, step: int) -> Position | None:
     """A value of elements whose `index` is start + step*i, by i."""
     if isinstance(value, Columns) and value.along == index:
         if not isinstance(start, int) or not 0 <= start < len(value.values):
             return None
         value = value._replace(values=value.values[start::step])
-    return each_affine(value, lambda each: _affine_from(each, index, start, step))
+    return each_affine(value, lambda each: _stride_affine(each, index, start, step))
 
 
-def _affine_from(value: Affine, index: int, start: Dim, step: int) -> Affine:
+def _stride_affine(value: Affine, index: int, start: Dim, step: int) -> Affine:
     along = dict(value.terms).get(index, 0)
     terms = tuple([(i, c * step if i == index else c) for i, c in value.terms if step or i != index])
     return Affine(value.constant + along * start, terms, value.absolute)
@@ -147,7 +147,7 @@ def pad(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fac
         fact = with_one_index(fact, axis, old)
         index = fact.at(axis)
         if between:  # what lies between entries moves them apart, by a factor that no span has
-            fact = resized(reduced(fact, [index]), axis, new)
+            fact = resized(reduce_indices(fact, [index]), axis, new)
             fact = fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v is filled or v == filled]))
             continue
         inside = region((-1, index, -before), (index, -1, before + old - 1))
@@ -188,11 +188,11 @@ def concat(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
             where = either(where, both(inside, part.region(value)))
         outside.append((value, where))
     first = resized(placed[0][0], axis, out[axis])
-    first = first._replace(outside=tuple(outside), value=_joined_values(parts, axis, call))
+    first = first._replace(outside=tuple(outside), value=_concat_values(parts, axis, call))
     return [merge_reads(first, [part for part, _ in placed])]
 
 
-def _continued(parts: Sequence[Fact], axis: int, call: OpCall) -> Affine | None:
+def _common_affine(parts: Sequence[Fact], axis: int, call: OpCall) -> Affine | None:
     """The one function of the indices that the values of all parts are; a part of one entry has one value of it."""
     start: Dim = 0
     wide: list[Affine] = []
@@ -202,23 +202,23 @@ def _continued(parts: Sequence[Fact], axis: int, call: OpCall) -> Affine | None:
         if not isinstance(part.value, Affine):
             return None
         if same(size, 1):
-            single.append((start, _affine_from(part.value, index, 0, 0)))
+            single.append((start, _stride_affine(part.value, index, 0, 0)))
         else:
-            wide.append(_affine_from(part.value, index, -start, 1))
+            wide.append(_stride_affine(part.value, index, -start, 1))
         start = start + size
     if not wide or not all(alike(each, wide[0]) for each in wide):
         return None
     index = parts[0].at(axis)
-    return wide[0] if all(alike(_affine_from(wide[0], index, at, 0), value) for at, value in single) else None
+    return wide[0] if all(alike(_stride_affine(wide[0], index, at, 0), value) for at, value in single) else None
 
 
 _MOST_COLUMNS = 8
 
 
-def _joined_values(parts: Sequence[Fact], axis: int, call: OpCall) -> Position | None:
+def _concat_values(parts: Sequence[Fact], axis: int, call: OpCall) -> Position | None:
     """The value of parts behind each other: one function that all of them continue, as -1 and 0, 1, … do; or for each
     place along the axis that of its part, as tuples of positions have."""
-    whole = _continued(parts, axis, call)
+    whole = _common_affine(parts, axis, call)
     if whole is not None:
         return whole
     size = call.outputs[0].shape[axis]
@@ -245,9 +245,11 @@ def full(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fa
     outside = () if filled is None else ((filled, ()),)
     value: Position | None = None
     if size is not None:
-        value = held(domain, Affine(size, ()), fact.sizes, dtype)
+        value = representable(domain, Affine(size, ()), fact.sizes, dtype)
     elif isinstance(filled, float) and math.isfinite(filled):
-        ends = [held(domain, Affine(end, ()), fact.sizes, dtype) for end in (math.floor(filled), math.ceil(filled))]
+        ends = [
+            representable(domain, Affine(end, ()), fact.sizes, dtype) for end in (math.floor(filled), math.ceil(filled))
+        ]
         value = None if ends[0] is None or ends[1] is None else Between(ends[0], ends[1])
     return [fact._replace(outside=outside, value=value)]
 
@@ -255,7 +257,7 @@ def full(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fa
 def iota(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact = plain(call.outputs[0].shape, domain.outer)
     value = Affine(0, ((fact.at(call.static["axis"]), 1),))
-    return [fact._replace(value=held(domain, value, fact.sizes, call.outputs[0].dtype))]
+    return [fact._replace(value=representable(domain, value, fact.sizes, call.outputs[0].dtype))]
 
 
 def draw(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -268,7 +270,7 @@ def draw(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fa
 
 def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """The result has the axes of the indices, then those of a row."""
-    apart = _taken_apart(*facts)
+    apart = _gather_split_rows(*facts)
     if apart is not None and call.static["mode"] == "raise":
         return [apart]
     x, idx = with_one_index(facts[0], 0, call.inputs[0].shape[0]), facts[1]
@@ -278,27 +280,27 @@ def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequ
     value = idx.value if isinstance(idx.value, Affine) and not idx.value.absolute else None
     place = idx.value if value is None else Between(value, value)
     number = {i: i if i < start else i + ahead - 1 for i in range(len(x.sizes)) if i != row}
-    near = _near(x, row, place, number) if isinstance(place, Between) else None
-    anywhere = reduced(x, [row])
+    near = _gather_between(x, row, place, number) if isinstance(place, Between) else None
+    anywhere = reduce_indices(x, [row])
     entries: list[tuple[int, Span]] = (
         near if near is not None else [(number.get(i, NONE), span) for i, span in anywhere.reads]
     )
-    outside = tuple([(v, renumbered(where, number)) for v, where in anywhere.outside])
+    outside = tuple([(v, renumber(where, number)) for v, where in anywhere.outside])
     to, sign = value.terms[0] if value is not None and len(value.terms) == 1 else (NONE, 0)
     if value is not None and isinstance(sign, int) and abs(sign) == 1:
         own = [
-            (v, moved(w, row, -value.constant) if sign == 1 else mirrored(w, row, value.constant)) for v, w in x.outside
+            (v, shift(w, row, -value.constant) if sign == 1 else mirror(w, row, value.constant)) for v, w in x.outside
         ]
-        outside = tuple([(v, renumbered(where, {**number, row: to})) for v, where in own])
+        outside = tuple([(v, renumber(where, {**number, row: to})) for v, where in own])
     whole = anywhere.whole if near is None else x.whole
     if call.static["mode"] == "zero":  # a row that is not there reads as zeros
         outside = tuple([(v, where) for v, where in outside if v == 0])
-    read = _read_at(facts[0], value, row, number) if call.static["mode"] == "raise" else None
+    read = _gather_value(facts[0], value, row, number) if call.static["mode"] == "raise" else None
     found = Fact(idx.outer, axes, (), whole or idx.whole, x.inputs | idx.inputs, outside, read)
     return [reading(found, hull([*idx.reads, *entries]))]
 
 
-def _near(x: Fact, row: int, place: Between, number: Mapping[int, int]) -> list[tuple[int, Span]] | None:
+def _gather_between(x: Fact, row: int, place: Between, number: Mapping[int, int]) -> list[tuple[int, Span]] | None:
     """The reads of rows whose place is somewhere between two, each of which goes by one index at most."""
     ends = [end for end in (place.high, place.low) if len(end.terms) <= 1]
     found: list[tuple[int, Span]] = []
@@ -323,7 +325,7 @@ def _near(x: Fact, row: int, place: Between, number: Mapping[int, int]) -> list[
     return found
 
 
-def _read_at(x: Fact, place: Affine | None, row: int, number: Mapping[int, int]) -> Affine | None:
+def _gather_value(x: Fact, place: Affine | None, row: int, number: Mapping[int, int]) -> Affine | None:
     """The value of rows that are read at a place; indices of x but that of its rows get another number."""
     value = x.value
     if place is None or not isinstance(value, Affine) or value.absolute:
@@ -341,7 +343,7 @@ def scatter_add_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) ->
     rows = list(range(1, len(x.axes)))
     x, v = common([with_one_index(x, 0, call.inputs[0].shape[0]), v], [[axis, axis - 1 + leading] for axis in rows])
     start = len(x.outer)
-    v = reduced(v, range(start, start + sum(map(len, v.axes[:leading]))))
+    v = reduce_indices(v, range(start, start + sum(map(len, v.axes[:leading]))))
     shift = 1 - sum(map(len, v.axes[:leading]))
     entries = [*x.reads, *[(i if i < start else i + shift, span) for i, span in v.reads]]
     found = Fact(x.outer, x.axes, (), x.whole or v.whole or not idx.idle, x.inputs | v.inputs | idx.inputs)
@@ -360,14 +362,14 @@ def _leading(value: Position | None, sizes: Shape) -> Affine | None:
     return value.low._replace(constant=0)
 
 
-def _taken_apart(x: Fact, idx: Fact) -> Fact | None:
+def _gather_split_rows(x: Fact, idx: Fact) -> Fact | None:
     """The rows of an axis that was made of several, at indices put together of as many: b*T + t is the row (b, t)."""
     rows, sizes, theirs = x.indices(0), x.axes[0], idx.sizes
     value = _leading(idx.value, sizes)
     if len(rows) < 2 or value is None or not value.terms or len(value.terms) > len(rows):
         return None
     if len(value.terms) < len(rows):  # anywhere along the last of them
-        x = reduced(x, rows[len(value.terms) :])
+        x = reduce_indices(x, rows[len(value.terms) :])
         rows = rows[: len(value.terms)]
     ahead, start = sum(map(len, idx.axes)), len(x.outer)
     number = {i: i if i < start else i + ahead - len(sizes) for i in range(len(x.sizes)) if i not in x.indices(0)}
@@ -379,5 +381,5 @@ def _taken_apart(x: Fact, idx: Fact) -> Fact | None:
         number[row] = found[0]
     if len(set(number.values())) < len(number):
         return None
-    moved_on = relayed(x, idx.outer, (*idx.axes, *x.axes[1:]), number)
+    moved_on = renumber_fact(x, idx.outer, (*idx.axes, *x.axes[1:]), number)
     return merge_reads(moved_on, [moved_on, idx])

@@ -26,7 +26,7 @@ Level: TypeAlias = tuple[ValueRange, Region]
 """Outside of the region all elements are in the range."""
 
 
-def levels_of(levels: Fact, numbers: Fact) -> list[Level]:
+def collect_levels(levels: Fact, numbers: Fact) -> list[Level]:
     """The levels of a tensor: those of its fact in the domain of levels, and the numbers that dependence knows."""
     found = [(cast("ValueRange", level), where) for level, where in levels.outside]
     return [*found, *[(_exactly(value), where) for value, where in numbers.outside]]
@@ -39,7 +39,7 @@ def _exactly(value: Value) -> ValueRange:
     return ValueRange(end, end, minus=end == -math.inf, plus=end == math.inf, integral=end.is_integer())
 
 
-def floor_of(sizes: Sequence[Dim], levels: Iterable[Level], gone: Sequence[int]) -> float:
+def row_floor(sizes: Sequence[Dim], levels: Iterable[Level], gone: Sequence[int]) -> float:
     """A number that some element of every row along the indices `gone` is at least, where the row has no nan."""
     return max(
         [level.low for level, where in levels if not level.nan and in_every_row(sizes, where, gone)], default=-math.inf
@@ -112,13 +112,13 @@ are flushed to 0 below the normal numbers, and where an exponential is off by a 
 VANISHING = "an exponential is 0 where it is less than an eighth of the dtype's least positive number"
 
 
-def levels_at(call: OpCall, fact: Fact, operand: int = 0) -> list[Level]:
+def operand_levels(call: OpCall, fact: Fact, operand: int = 0) -> list[Level]:
     """The levels of an operand by the indices of its fact; in a run without levels those of the numbers that it has."""
     known = call.known.get("levels")
     if known is None:
-        return levels_of(plain(()), fact)
+        return collect_levels(plain(()), fact)
     levels: Fact = known[operand]
-    return levels_of(levels if alike(levels.axes, fact.axes) else recut(levels, fact.axes), fact)
+    return collect_levels(levels if alike(levels.axes, fact.axes) else recut(levels, fact.axes), fact)
 
 
 def vanishing_below(limits: FloatLimits, base: float) -> float:
@@ -132,7 +132,7 @@ def vanishing(limits: FloatLimits, call: OpCall, fact: Fact) -> Region:
     if base is None or call.inputs[0].dtype.kind != "f" or "levels" not in call.known:
         return found
     end = vanishing_below(limits, base)
-    for level, where in levels_at(call, fact):
+    for level, where in operand_levels(call, fact):
         if level.high <= end and not level.nan and not level.plus and where != NOWHERE:
             found = both(where, found)
     return found
@@ -141,8 +141,8 @@ def vanishing(limits: FloatLimits, call: OpCall, fact: Fact) -> Region:
 def without_dominated(call: OpCall, fact: Fact, gone: Sequence[int]) -> Fact:
     """The fact as far as the maxima of rows along `gone` depend on the elements: what is no greater than an element
     that every row has could as well be -inf."""
-    levels = levels_at(call, fact)
-    floor = floor_of(fact.sizes, levels, gone)
+    levels = operand_levels(call, fact)
+    floor = row_floor(fact.sizes, levels, gone)
     where = fact.region(-math.inf)
     for level, place in levels:
         if level.high <= floor and not level.nan and not level.plus and place != NOWHERE:

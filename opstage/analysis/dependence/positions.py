@@ -9,7 +9,7 @@ from ...ops import elementwise, logic, rounding
 from ...ops.dims import Dim
 from ...ops.primitive import Primitive
 from ..domain import OpCall
-from .cuts import held
+from .cuts import representable
 from .fact import Affine, Between, Columns, Fact, Position, Value, by_index, each_affine
 from .regions import (
     ANYWHERE,
@@ -125,7 +125,7 @@ def _at_place(
         return None, _compared(call, values)
     function = _FUNCTIONS.get(call.primitive)
     value = None if function is None else function(call, values, sizes)
-    return each_affine(value, lambda each: held(domain, each, sizes, call.outputs[0].dtype)), {}
+    return each_affine(value, lambda each: representable(domain, each, sizes, call.outputs[0].dtype)), {}
 
 
 def _ends(value: Position | None) -> Ends | None:

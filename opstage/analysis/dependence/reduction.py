@@ -9,7 +9,7 @@ from ...ops import reduction
 from ...ops.dims import Dim
 from ...ops.types import Shape
 from ..domain import OpCall, Rule
-from .cuts import common, held
+from .cuts import common, representable
 from .elementwise import FINITE, PRODUCTS, absorbed
 from .fact import (
     NAN,
@@ -20,16 +20,16 @@ from .fact import (
     Value,
     hull,
     merge_reads,
-    moved_span,
     narrow,
+    normalize,
     plain,
     reading,
-    reduced,
-    relayed,
-    settled,
+    reduce_indices,
+    renumber_fact,
+    shift_span,
 )
 from .layout import resized, with_one_index
-from .masks import levels_at, levels_of, without_dominated
+from .masks import collect_levels, operand_levels, without_dominated
 from .positions import number_below, times
 from .regions import ANYWHERE, Region, at_most_proved, without
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from . import Dependence
 
 
-def dropped(fact: Fact, axes: Sequence[int], keepdims: bool = False) -> Fact:
+def drop_axes(fact: Fact, axes: Sequence[int], keepdims: bool = False) -> Fact:
     """The fact of what is made of all elements along axes, without those axes or with 1 in their place."""
     gone = [i for axis in axes for i in fact.indices(axis)]
     number: dict[int, int] = {i: i for i in range(len(fact.outer))}
@@ -51,7 +51,7 @@ def dropped(fact: Fact, axes: Sequence[int], keepdims: bool = False) -> Fact:
         elif keepdims:
             kept.append((1,))
             at += 1
-    return relayed(reduced(fact, gone), fact.outer, tuple(kept), number)
+    return renumber_fact(reduce_indices(fact, gone), fact.outer, tuple(kept), number)
 
 
 def reduce(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -59,14 +59,14 @@ def reduce(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
     axes = static["axes"] if "axes" in static else (static["axis"],)
     if not axes:
         return facts
-    domain.reducing(call, fact, levels_at(call, fact), axes)
-    found = dropped(fact, axes, static["keepdims"])
+    domain.reducing(call, fact, operand_levels(call, fact), axes)
+    found = drop_axes(fact, axes, static["keepdims"])
     gone = [i for axis in axes for i in fact.indices(axis)]
     if call.primitive is reduction.REDUCE_SUM:
         return [_summed(found, [fact.sizes[i] for i in gone])]
     if call.primitive is reduction.REDUCE_MAX:
-        reads = dropped(without_dominated(call, fact, gone), axes, static["keepdims"])
-        return [settled(reads._replace(outside=found.outside))]
+        reads = drop_axes(without_dominated(call, fact, gone), axes, static["keepdims"])
+        return [normalize(reads._replace(outside=found.outside))]
     return [found._replace(outside=(), value=number_below(call.inputs[0].shape[axes[0]]))]
 
 
@@ -84,11 +84,11 @@ def multiplied(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Seque
     x, y = common(facts, [*[[axis, axis] for axis in batch], [rank - 1, rank - 2]])
     axes = (*x.axes, y.axes[-1])
     start = len(x.outer)
-    left = relayed(x, x.outer, axes, {i: i for i in range(len(x.sizes))})
+    left = renumber_fact(x, x.outer, axes, {i: i for i in range(len(x.sizes))})
     ahead = sum(map(len, y.axes[:-2]))
     rows = len(x.axes[-2])
     number = {i: i if i < start + ahead else i + rows for i in range(len(y.sizes))}
-    right = relayed(y, x.outer, axes, number)
+    right = renumber_fact(y, x.outer, axes, number)
     outside: dict[Value, Region] = {}
     for rule in PRODUCTS:
         where = absorbed(rule, (left, right))
@@ -96,8 +96,8 @@ def multiplied(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Seque
             narrow(outside, rule.given, where)
             domain.assume(FINITE)
     product = merge_reads(Fact(x.outer, axes, outside=tuple(outside.items())), [left, right])
-    domain.reducing(call, product, [*levels_of(plain(()), product), *levels_of(plain(()), left)], (rank - 1,))
-    return [_summed(dropped(product, (rank - 1,)), x.axes[-1])]
+    domain.reducing(call, product, [*collect_levels(plain(()), product), *collect_levels(plain(()), left)], (rank - 1,))
+    return [_summed(drop_axes(product, (rank - 1,)), x.axes[-1])]
 
 
 def _summed(fact: Fact, sizes: Sequence[Dim]) -> Fact:
@@ -118,14 +118,14 @@ def running(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence
     def extended(i: int, span: Span) -> tuple[int, Span]:
         if i != index:
             return i, span
-        span = moved_span(span, -apart if reverse else apart)
+        span = shift_span(span, -apart if reverse else apart)
         return i, span._replace(low=None) if (span.by > 0) != reverse else span._replace(high=None)
 
     where, value = ANYWHERE, None
     if len(parts) == 1:
         where = without(first.region(0), [index])
         value = _count(first.value, index, first.sizes[index], apart, reverse)
-        value = held(domain, value, first.sizes, call.outputs[0].dtype)
+        value = representable(domain, value, first.sizes, call.outputs[0].dtype)
     found = Fact(first.outer, first.axes, outside=((0, where),), value=value)
     return [merge_reads(found, [part._replace(reads=tuple([extended(*r) for r in part.reads])) for part in parts])]
 
@@ -151,7 +151,7 @@ def mixes(
             return [domain.top(type_, facts) for type_ in call.outputs]
         axes = [axis % rank for axis in axes_of(call)]
         left = common(
-            [dropped(fact, axes, keepdims=True) for fact in facts], [[axis] * len(facts) for axis in range(rank)]
+            [drop_axes(fact, axes, keepdims=True) for fact in facts], [[axis] * len(facts) for axis in range(rank)]
         )
         return [_stretched(left, out.shape, axes) for out in call.outputs]
 
@@ -168,7 +168,7 @@ def _stretched(parts: Sequence[Fact], shape: Shape, mixed: Sequence[int]) -> Fac
     number = {i: i for i in range(len(first.outer))}
     for axis in kept:
         number |= dict(zip(first.indices(axis), found.indices(axis)))
-    return merge_reads(found, [relayed(reduced(part, gone), first.outer, cuts, number) for part in parts])
+    return merge_reads(found, [renumber_fact(reduce_indices(part, gone), first.outer, cuts, number) for part in parts])
 
 
 # Windows ------------------------------------------------------------------------------------------------------------
@@ -205,11 +205,11 @@ def convolve(transposed: bool) -> Rule:
         static, rank = call.static, len(call.inputs[0].shape) - 2
         channels, out = len(x.axes) - rank - 1, call.outputs[0].shape
         reach = [(size - 1) * d for size, d in zip(call.inputs[0].shape[2:], static["dilation"])]
-        found = dropped(x, (channels,), keepdims=True)
+        found = drop_axes(x, (channels,), keepdims=True)
         if transposed:
             # With a stride an element reads cells that are a quotient of its index, which no span says.
             strided = [channels + 1 + i for i, step in enumerate(static["stride"]) if step != 1]
-            found = dropped(found, strided, keepdims=True)
+            found = drop_axes(found, strided, keepdims=True)
             before = [cells - padding for cells, padding in zip(reach, static["padding"])]
             found = windowed(found, _sizes(found), out, steps=(1,) * rank, before=before, cells=reach)
         else:

@@ -222,14 +222,14 @@ def without(x: Region, indices: Collection[int]) -> Region:
     return _union(parts)
 
 
-def renumbered(x: Region, number: Mapping[int, int]) -> Region:
+def renumber(x: Region, number: Mapping[int, int]) -> Region:
     """With other numbers for the indices; what is said of one that has none is left out."""
     number = {**number, NONE: NONE}
     gone = {i for part in x for d in part for i in d[:2] if i not in number}
     return tuple([tuple([Difference(number[d.a], number[d.b], d.c) for d in part]) for part in without(x, gone)])
 
 
-def moved(x: Region, index: int, distance: Dim) -> Region:
+def shift(x: Region, index: int, distance: Dim) -> Region:
     """Return the region of the indices of x increased by `distance`."""
 
     def shift(d: Difference) -> Difference | None:
@@ -248,7 +248,7 @@ def in_sizes(x: Region, sizes: Sequence[Dim]) -> Region:
     return _union(parts)
 
 
-def mirrored(x: Region, index: int, last: Dim) -> Region:
+def mirror(x: Region, index: int, last: Dim) -> Region:
     """Return the region of i for which `last` - i is in x."""
 
     def turn(d: Difference) -> Difference | None:

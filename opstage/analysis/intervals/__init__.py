@@ -26,12 +26,12 @@ _LEAKED = "a ref of bounds was used after they were taken; return it from the bo
 def bounds(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> Any:
     """A tree of boxes for the results of `f(ops', *trees)`, whose arguments hold boxes of refs among refs."""
     intervals = Intervals(ops)
-    found, structure = bounded_by(intervals, lambda low, high: intervals.between(*ends(ops, low, high)), f, trees)
+    found, structure = bound_leaves(intervals, lambda low, high: intervals.between(*ends(ops, low, high)), f, trees)
     with Quietly(ops.cursor):
         return unflatten(structure, [shown(ops, x) for x in found])
 
 
-def bounded_by(
+def bound_leaves(
     wrapper: Wrapper[Any, Any], box: Callable[[Any, Any], Any], f: Callable[..., Any], trees: tuple[Any, ...]
 ) -> tuple[list[Any], Structure]:
     """The leaves of `f(wrapper, *trees)`, and their structure; `box` makes a ref of the wrapper of two ends."""

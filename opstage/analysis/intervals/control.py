@@ -35,7 +35,7 @@ from ...transforms.interpreter import Variable
 from ...transforms.scan import SCAN, bind_scan
 from ...transforms.tracer import Tracer, constants, evaluate
 from ...transforms.while_loop import WHILE
-from .elementwise import filled
+from .elementwise import full_like
 from .interpreter import EPS, Interval, Intervals, down, rising, up
 
 # Loops and branches: their bodies run on intervals, and stay one op ---------------------------------------------------
@@ -198,7 +198,7 @@ def _isnan(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 def _isinf(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     (x,), ops = refs, bounds.inner
-    infinity = filled(ops, x.lower, float("inf"))
+    infinity = full_like(ops, x.lower, float("inf"))
     low, high = (ops.equal(ops.abs(end), infinity) for end in (x.lower, x.upper))
     certain = ops.logical_and(ops.equal(x.lower, x.upper), low)
     return (bounds.between(certain, ops.logical_or(ops.logical_or(low, high), ops.logical_not(known(ops, x)))),)
@@ -206,7 +206,7 @@ def _isinf(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 def _isfinite(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     (x,), ops = refs, bounds.inner
-    infinity = filled(ops, x.lower, float("inf"))
+    infinity = full_like(ops, x.lower, float("inf"))
     low, high = (ops.less(ops.abs(end), infinity) for end in (x.lower, x.upper))
     never = ops.logical_and(ops.equal(x.lower, x.upper), ops.logical_not(low))
     return (bounds.between(ops.logical_and(low, high), ops.logical_not(never)),)
@@ -227,7 +227,7 @@ def cast(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     if dtype == BOOL:
         if x.dtype == BOOL:
             return (bounds.between(ops.cast(x.lower, dtype=dtype), ops.cast(x.upper, dtype=dtype)),)
-        zero = bounds.wrap(filled(ops, x.lower, 0))
+        zero = bounds.wrap(full_like(ops, x.lower, 0))
         return _logical_not(bounds, _equal(bounds, (x, zero), {}), {})
     if is_float(x.dtype) and not is_float(dtype):
         return (_truncated(bounds, x, dtype),)
@@ -239,7 +239,7 @@ def cast(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         wider = x.dtype == dtype or x.dtype.itemsize < dtype.itemsize
         return (bounds.between(lower, upper) if wider else bounds.between(down(ops, lower), up(ops, upper)),)
     # integers are exact in a float up to 2/eps
-    whole = filled(ops, lower, 1 / EPS[dtype])
+    whole = full_like(ops, lower, 1 / EPS[dtype])
     lower = ops.select(ops.less_equal(ops.abs(lower), whole), lower, down(ops, lower))
     upper = ops.select(ops.less_equal(ops.abs(upper), whole), upper, up(ops, upper))
     return (bounds.between(lower, upper),)
@@ -248,9 +248,9 @@ def cast(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 def _truncated(bounds: Intervals[Any], x: Interval[Any], dtype: Any) -> Interval[Any]:
     """Floats as integers, which rises; any integer where one may be nan or too large."""
     ops, limits = bounds.inner, np.iinfo(dtype)
-    border = filled(ops, x.lower, float(limits.max) / 2)
+    border = full_like(ops, x.lower, float(limits.max) / 2)
     fits = ops.logical_and(ops.less(ops.abs(x.lower), border), ops.less(ops.abs(x.upper), border))
-    zero = filled(ops, x.lower, 0.0)
+    zero = full_like(ops, x.lower, 0.0)
     found = []
     for end, limit in ((x.lower, limits.min), (x.upper, limits.max)):
         whole = ops.cast(ops.select(fits, end, zero), dtype=dtype)

@@ -55,12 +55,12 @@ from ...ops.primitive import Primitive, Static
 from ...ops.rounding import CEIL, FLOOR, FLOOR_DIVIDE, MOD, ROUND, SIGN, TRUNC
 from ...ops.transcendental import ACOS, ACOSH, ASIN, ASINH, ATAN, ATANH, COSH, EXP2, EXPM1, LOG1P, LOG2, LOG10, SINH
 from ..monotone_functions import MONOTONE, Monotone, corners, is_even, magnitudes, power_operands
-from .interpreter import Interval, Intervals, down, eps_of, rising, rounded_ends, up
+from .interpreter import Interval, Intervals, down, machine_epsilon, rising, rounded_ends, up
 
 Refs = tuple[Interval[Any], ...]
 
 
-def filled(ops: Any, like: Any, value: float) -> Any:
+def full_like(ops: Any, like: Any, value: float) -> Any:
     """A tensor like another, filled with a number."""
     return ops.full(shape=like.shape, value=value, dtype=like.dtype)
 
@@ -126,26 +126,26 @@ def _mul(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 def _nonzero(ops: Any, y: Interval[Any]) -> Any:
     """The mask of elements whose interval does not hold 0."""
-    zero = filled(ops, y.lower, 0.0)
+    zero = full_like(ops, y.lower, 0.0)
     return ops.logical_or(ops.less(zero, y.lower), ops.less(y.upper, zero))
 
 
-def _known_where(ops: Any, mask: Any, x: Any) -> Any:
+def _mask_unknown(ops: Any, mask: Any, x: Any) -> Any:
     """x where the mask holds, else nan: nothing is known."""
-    return ops.select(mask, x, filled(ops, x, float("nan")))
+    return ops.select(mask, x, full_like(ops, x, float("nan")))
 
 
 def _div(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     (x, y), ops = refs, bounds.inner
     allowed = _nonzero(ops, y)
-    one = filled(ops, y.lower, 1.0)
+    one = full_like(ops, y.lower, 1.0)
     divisor = bounds.between(ops.select(allowed, y.lower, one), ops.select(allowed, y.upper, one))
     lower, upper = extreme(ops, _corners(ops.div, x, divisor))
-    return (bounds.between(_known_where(ops, allowed, down(ops, lower)), _known_where(ops, allowed, up(ops, upper))),)
+    return (bounds.between(_mask_unknown(ops, allowed, down(ops, lower)), _mask_unknown(ops, allowed, up(ops, upper))),)
 
 
 def _inv(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-    one = bounds.wrap(filled(bounds.inner, refs[0].lower, 1.0))
+    one = bounds.wrap(full_like(bounds.inner, refs[0].lower, 1.0))
     return _div(bounds, (one, refs[0]), static)
 
 
@@ -170,7 +170,7 @@ def _even(name: str, ulps: float, floor: float) -> Callable[..., Refs]:
 def _pow(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     (x,), ops, exponent = refs, bounds.inner, Fraction(static["exponent"])
     if exponent == 0:
-        return (bounds.wrap(filled(ops, x.lower, 1.0)),)
+        return (bounds.wrap(full_like(ops, x.lower, 1.0)),)
     ulps = 16 + min(abs(float(exponent)), 1e4)
     if exponent < 0:
         positive = _pow(bounds, refs, {"exponent": -static["exponent"]})
@@ -189,15 +189,15 @@ def _pow(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 def _power(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     """x^y for x >= 0: it rises or falls in either operand all along, so its ends are at corners; else unknown."""
     (x, y), ops = refs, bounds.inner
-    zero = filled(ops, x.lower, 0.0)
+    zero = full_like(ops, x.lower, 0.0)
     allowed = ops.logical_or(
         ops.less(zero, x.lower), ops.logical_and(ops.less_equal(zero, x.lower), ops.less(zero, y.lower))
     )
     lower, upper = extreme(ops, _corners(ops.power, x, y))
     size = greatest(ops, ops.abs(y.lower), ops.abs(y.upper))
     lower, upper = down(ops, lower, 32), up(ops, upper, 32)
-    known = ops.logical_and(allowed, ops.less(size, filled(ops, size, float("inf"))))
-    return (bounds.between(_known_where(ops, known, ops.maximum(lower, 0.0)), _known_where(ops, known, upper)),)
+    known = ops.logical_and(allowed, ops.less(size, full_like(ops, size, float("inf"))))
+    return (bounds.between(_mask_unknown(ops, known, ops.maximum(lower, 0.0)), _mask_unknown(ops, known, upper)),)
 
 
 def _floor_divide(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
@@ -212,7 +212,7 @@ def _mod(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     lower = ops.add(ops.minimum(y.lower, 0.0), nothing)
     upper = ops.add(ops.maximum(y.upper, 0.0), nothing)
     allowed = _nonzero(ops, y)
-    return (bounds.between(_known_where(ops, allowed, lower), _known_where(ops, allowed, upper)),)
+    return (bounds.between(_mask_unknown(ops, allowed, lower), _mask_unknown(ops, allowed, upper)),)
 
 
 # Activations that fall and then rise, and products of a cotangent with the derivative of one --------------------------
@@ -251,9 +251,9 @@ def _valley(primitive: Primitive, find: Callable[[Static], Valley]) -> Callable[
         last = first if x.point else ops.bind(primitive, (x.upper,), static)[0]
         size, error = ops.maximum(ops.abs(x.lower), ops.abs(x.upper)), FACTOR_ERRORS[primitive]
         upper = up(ops, ops.maximum(first, last), error, of=size)
-        falls = ops.less(x.upper, filled(ops, x.upper, valley.at - 1e-4))
-        rises = ops.less(filled(ops, x.lower, valley.at + 1e-4), x.lower)
-        bottom = filled(ops, first, valley.value)
+        falls = ops.less(x.upper, full_like(ops, x.upper, valley.at - 1e-4))
+        rises = ops.less(full_like(ops, x.lower, valley.at + 1e-4), x.lower)
+        bottom = full_like(ops, first, valley.value)
         lower = ops.select(rises, first, ops.select(falls, last, bottom))
         unknown = ops.sub(upper, upper)  # 0, or nan where that is nan or infinite
         lower = down(ops, lower, error, of=ops.maximum(size, 1.0))
@@ -265,12 +265,12 @@ def _valley(primitive: Primitive, find: Callable[[Static], Valley]) -> Callable[
 def _relu_grad(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     """g where y > 0, else 0."""
     (y, g), ops = refs, bounds.inner
-    zero = filled(ops, g.lower, 0.0)
+    zero = full_like(ops, g.lower, 0.0)
     dead = ops.less_equal(y.upper, zero)
     alive = ops.less(zero, y.lower)
     lower = ops.select(alive, g.lower, ops.minimum(g.lower, zero))
     upper = ops.select(alive, g.upper, ops.maximum(g.upper, zero))
-    unknown = _known_where(ops, ops.less_equal(y.lower, y.upper), zero)  # 0, or nan where an end is nan
+    unknown = _mask_unknown(ops, ops.less_equal(y.lower, y.upper), zero)  # 0, or nan where an end is nan
     lower, upper = ops.add(ops.select(dead, zero, lower), unknown), ops.add(ops.select(dead, zero, upper), unknown)
     return (bounds.between(lower, upper),)
 
@@ -284,10 +284,10 @@ WAVE_ERROR = 4
 def _holds(ops: Any, x: Interval[Any], place: float) -> Any:
     """The mask of elements whose interval may hold place + 2πk for a whole k; True where nothing is known."""
     size = ops.maximum(ops.abs(x.lower), ops.abs(x.upper))
-    margin = ops.scale(ops.add(size, 8.0), c=2 * eps_of(x.dtype))
+    margin = ops.scale(ops.add(size, 8.0), c=2 * machine_epsilon(x.dtype))
 
     def turns(end: Any) -> Any:
-        return ops.scale(ops.sub(end, filled(ops, end, place)), c=1 / (2 * math.pi))
+        return ops.scale(ops.sub(end, full_like(ops, end, place)), c=1 / (2 * math.pi))
 
     before, after = ops.floor(ops.sub(turns(x.lower), margin)), ops.floor(ops.add(turns(x.upper), margin))
     return ops.logical_not(ops.equal(before, after))
@@ -298,7 +298,7 @@ def _wave(primitive: Primitive, crest: float) -> Callable[..., Refs]:
         (x,), ops = refs, bounds.inner
         first = ops.bind(primitive, (x.lower,), {})[0]
         last = first if x.point else ops.bind(primitive, (x.upper,), {})[0]
-        one = filled(ops, first, 1.0)
+        one = full_like(ops, first, 1.0)
         lower, upper = (
             down(ops, ops.minimum(first, last), WAVE_ERROR, of=one),
             up(ops, ops.maximum(first, last), WAVE_ERROR, of=one),
@@ -378,7 +378,7 @@ def _rounded(
 
 
 def _of_one_sign(ops: Any, first: Any, last: Any, lower: Any, upper: Any, c: Any) -> tuple[Any, Any]:
-    zero = filled(ops, lower, 0.0)
+    zero = full_like(ops, lower, 0.0)
     above = ops.less_equal(zero, first) if c >= 0 else ops.less_equal(first, zero)
     below = ops.less_equal(last, zero) if c >= 0 else ops.less_equal(zero, last)
     return (ops.select(above, ops.maximum(lower, zero), lower), ops.select(below, ops.minimum(upper, zero), upper))

@@ -78,7 +78,7 @@ class Intervals(Wrapper[Interval[R], R]):
 
     def __init__(self, inner: Interpreter[R]):
         super().__init__(inner, differentiates=False)
-        eps_of(inner.dtype)
+        machine_epsilon(inner.dtype)
 
     @override
     def wrap(self, value: R, /) -> Interval[R]:
@@ -160,7 +160,7 @@ TINY = {FLOAT32: 2.0**-124, FLOAT64: 2.0**-1020}
 """More than the smallest normal number: what underflow may lose."""
 
 
-def eps_of(dtype: DType) -> float:
+def machine_epsilon(dtype: DType) -> float:
     """The spacing of numbers at 1. Raises UnsupportedError for a dtype whose rounding is not known."""
     if dtype not in EPS:
         raise UnsupportedError(f"bounds are computed in float32 or float64, not in {dtype_name(dtype)}")
@@ -174,7 +174,7 @@ def gamma(dtype: DType, terms: int, more: int = 4) -> float:
 
     Raises UnsupportedError if there are so many terms that the error of their sum has no useful bound.
     """
-    n = (terms + more) * eps_of(dtype) / 2
+    n = (terms + more) * machine_epsilon(dtype) / 2
     if n >= 0.25:
         raise UnsupportedError(f"a sum of {terms} terms has no useful bound in {dtype_name(dtype)}; use float64")
     return n / (1 - n)
@@ -182,7 +182,7 @@ def gamma(dtype: DType, terms: int, more: int = 4) -> float:
 
 def slack(ops: Any, magnitude: Any, ulps: float, *, underflows: bool = True) -> Any:
     """The error of a number and of its bound together, each of `ulps` ulps of `magnitude`."""
-    error = ops.scale(magnitude, c=(2 * ulps + 2) * eps_of(magnitude.dtype))
+    error = ops.scale(magnitude, c=(2 * ulps + 2) * machine_epsilon(magnitude.dtype))
     return ops.clamp(error, lo=TINY[magnitude.dtype], hi=float("inf")) if underflows else error
 
 

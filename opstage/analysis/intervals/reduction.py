@@ -50,8 +50,20 @@ from ...ops.reduction import (
 from ...ops.sequence import ARGSORT, CUMSUM
 from ...ops.types import BOOL, INT64, TensorType, is_float
 from .control import cast
-from .elementwise import filled
-from .interpreter import TINY, Interval, Intervals, by_one_kernel, down, eps_of, gamma, overflow, rising, slack, up
+from .elementwise import full_like
+from .interpreter import (
+    TINY,
+    Interval,
+    Intervals,
+    by_one_kernel,
+    down,
+    gamma,
+    machine_epsilon,
+    overflow,
+    rising,
+    slack,
+    up,
+)
 
 Refs = tuple[Interval[Any], ...]
 
@@ -129,7 +141,7 @@ def _exponentials(ops: Any, x: Interval[Any], axis: int) -> _Exponentials:
     peak = ops.broadcast_to(ops.reduce_max(x.upper, axis=axis, keepdims=True), shape=x.shape)
     low, high = ops.sub(x.lower, peak), ops.sub(x.upper, peak)
     terms = int(x.shape[axis])
-    error = 2 * gamma(x.dtype, terms + 32) + 2 * _DEEPEST * eps_of(x.dtype)
+    error = 2 * gamma(x.dtype, terms + 32) + 2 * _DEEPEST * machine_epsilon(x.dtype)
     at_low, at_high = ops.exp(low), ops.exp(high)
     sums = [ops.broadcast_to(ops.reduce_sum(e, axis=axis, keepdims=True), shape=e.shape) for e in (at_low, at_high)]
     least, most = ops.sub(sums[0], at_low), ops.sub(sums[1], at_high)
@@ -146,11 +158,11 @@ def _softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     lower = ops.div(e.at_low, ops.add(e.at_low, e.beside_low))
     above = ops.add(e.at_high, e.beside_high)
     # 0 / 0 of a wide box, where all other exponentials may underflow: the result is any share of the row
-    one, vanishes = filled(ops, above, 1.0), ops.equal(above, filled(ops, above, 0.0))
+    one, vanishes = full_like(ops, above, 1.0), ops.equal(above, full_like(ops, above, 0.0))
     upper = ops.select(vanishes, one, ops.div(e.at_high, ops.select(vanishes, one, above)))
-    ulps = e.error / eps_of(x.dtype)
+    ulps = e.error / machine_epsilon(x.dtype)
     lower, upper = down(ops, lower, ulps), up(ops, upper, ulps)
-    return (bounds.between(ops.maximum(lower, 0.0), ops.minimum(upper, 1.0 + 4 * eps_of(x.dtype))),)
+    return (bounds.between(ops.maximum(lower, 0.0), ops.minimum(upper, 1.0 + 4 * machine_epsilon(x.dtype))),)
 
 
 def _log_softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
@@ -162,7 +174,7 @@ def _log_softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     lower, upper = ops.sub(e.low, below), ops.sub(e.high, above)
 
     def size(end: Any, log: Any) -> Any:
-        return ops.add(ops.add(ops.abs(end), ops.abs(log)), e.error / eps_of(x.dtype))
+        return ops.add(ops.add(ops.abs(end), ops.abs(log)), e.error / machine_epsilon(x.dtype))
 
     return (
         bounds.between(
@@ -184,12 +196,12 @@ def _cross_entropy(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     terms = int(logits.shape[axis]) + int(prod(labels.shape))
     losses = [ops.bind(CROSS_ENTROPY, (chosen, labels.lower), static)[0] for chosen in (best, worst)]
     count = 1 if static["reduction"] == "mean" else int(prod(labels.shape))
-    sizes = [ops.add(ops.abs(loss), filled(ops, loss, float(count))) for loss in losses]
+    sizes = [ops.add(ops.abs(loss), full_like(ops, loss, float(count))) for loss in losses]
     lower = ops.maximum(ops.sub(losses[0], slack(ops, sizes[0], terms + 32)), 0.0)
     upper = ops.add(losses[1], slack(ops, sizes[1], terms + 32))
     peak = [ops.reduce_max(end, axis=axis, keepdims=True) for end in (logits.lower, logits.upper)]
-    one = filled(ops, peak[0], 1.0)
-    most = ops.scale(one, c=int(logits.shape[axis]) * (1 + 2 * terms * eps_of(logits.dtype)))
+    one = full_like(ops, peak[0], 1.0)
+    most = ops.scale(one, c=int(logits.shape[axis]) * (1 + 2 * terms * machine_epsilon(logits.dtype)))
     return bounds.between(lower, upper), bounds.between(*peak), bounds.between(one, most)
 
 
@@ -298,7 +310,7 @@ def _product(primitive: Primitive) -> Callable[..., Refs]:
     def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         (a, *bias, b), ops = refs, bounds.inner
         terms = int(PRODUCT_TERMS[primitive](a, b))
-        g = 2 * gamma(a.dtype, terms + len(bias)) + 4 * eps_of(a.dtype)
+        g = 2 * gamma(a.dtype, terms + len(bias)) + 4 * machine_epsilon(a.dtype)
         tiny = TINY[a.dtype]
         errors = _Errors(g, (1 + g) * (1 + 2 * g), tiny, tiny * (1 + terms))
 
@@ -392,7 +404,7 @@ def _sum(primitive: Primitive) -> Callable[..., Refs]:
     def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         ops, dtype = bounds.inner, refs[0].dtype
         terms = int(SUM_TERMS[primitive](refs, static))
-        g = 2 * gamma(dtype, terms) + 2 * eps_of(dtype)
+        g = 2 * gamma(dtype, terms) + 2 * machine_epsilon(dtype)
         divisor = terms if primitive is AVG_POOL else 1
 
         def f(ends: list[Any]) -> Any:

@@ -24,11 +24,11 @@ from .fact import (
     LARGEST_EXACT,
     FloatLimits,
     ValueRange,
-    infinite_in,
-    joined,
-    limits_of,
+    float_limits,
+    join_ranges,
     meet,
     of_integers,
+    overflow_text,
     within,
 )
 from .growth import limits_of_growth
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..interpretation import Interpretation
 
 
-__all__ = ["ANYTHING", "RangeRemark", "Ranges", "ValueRange", "ends_of", "limits_of", "matches"]
+__all__ = ["ANYTHING", "RangeRemark", "Ranges", "ValueRange", "float_limits", "input_bounds", "matches"]
 
 ASSUMPTIONS = (
     "inputs without a declared range are finite, and sums and products of what has no known bound do not overflow",
@@ -57,7 +57,7 @@ def matches(name: str, pattern: str) -> bool:
     return name == pattern or fnmatchcase(name, pattern)
 
 
-def ends_of(
+def input_bounds(
     name: str, bounds: Mapping[str, tuple[float, float]], declared: Mapping[str, tuple[float, float]]
 ) -> tuple[float, float]:
     """Between which numbers an input is: by the first bound of a pattern that means it, or else as is declared."""
@@ -145,7 +145,7 @@ class Ranges(Domain[ValueRange]):
         whole = not is_float(type.dtype)
         low, high = self._ends(name)
         if not whole:
-            low, high = self.limits_at(type.dtype).rounded(low, high)
+            low, high = self.dtype_limits(type.dtype).rounded(low, high)
         else:
             low, high = of_integers(low, high)
         return ValueRange(low, high, integral=whole, value=self.fresh())
@@ -154,7 +154,7 @@ class Ranges(Domain[ValueRange]):
         """The fact of an input that is any finite number of its dtype within its bounds."""
         if type.dtype.kind == "b":
             return fact
-        least, most = -self.limits_at(type.dtype).largest, self.limits_at(type.dtype).largest
+        least, most = -self.dtype_limits(type.dtype).largest, self.dtype_limits(type.dtype).largest
         if not is_float(type.dtype):
             least, most = np.iinfo(type.dtype).min, np.iinfo(type.dtype).max
         return fact._replace(low=max(fact.low, least), high=min(fact.high, most))
@@ -195,11 +195,11 @@ class Ranges(Domain[ValueRange]):
         low, high = float(known.min()), float(known.max())
         if array.dtype.kind != "f":
             return ValueRange(*of_integers(low, high), integral=True, value=self.fresh())
-        limits = self.limits_at(array.dtype)
+        limits = self.dtype_limits(array.dtype)
         minus, plus = bool((known < -limits.largest).any()), bool((known > limits.largest).any())
         value = self.fresh()
         if (minus and low > -INFINITY) or (plus and high < INFINITY):
-            self.beyond[value] = infinite_in(limits, low if low < -limits.largest else high)
+            self.beyond[value] = overflow_text(limits, low if low < -limits.largest else high)
         low, high = limits.rounded(-INFINITY if minus else low, INFINITY if plus else high)
         return ValueRange(low, high, known.size < numbers.size, minus, plus, value=value)
 
@@ -219,7 +219,7 @@ class Ranges(Domain[ValueRange]):
 
     @override
     def join(self, a: ValueRange, b: ValueRange) -> ValueRange:
-        return a if a == b else joined(a, b)
+        return a if a == b else join_ranges(a, b)
 
     @override
     def widen(self, before: ValueRange, after: ValueRange) -> ValueRange:
@@ -250,7 +250,7 @@ class Ranges(Domain[ValueRange]):
         del self.remarks[mark:]
 
     @override
-    def grown(self, before: ValueRange, after: ValueRange) -> None:
+    def note_growth(self, before: ValueRange, after: ValueRange) -> None:
         grows = (after.low == -INFINITY < before.low) or (after.high == INFINITY > before.high)
         if grows and not before.infinite:
             self.remark("overflow", "what the loop carries grows, and no bound of it is known", before, sure=False)
@@ -260,7 +260,7 @@ class Ranges(Domain[ValueRange]):
         return limits_of_growth(self, loop)
 
     @override
-    def limited(self, fact: ValueRange, limit: ValueRange) -> ValueRange:
+    def limit(self, fact: ValueRange, limit: ValueRange) -> ValueRange:
         """Within the limit where it is a finite number for certain: the growth of nothing else has a limit."""
         return meet(fact, limit)._replace(value=0) if fact.bounded and not fact.nan else fact
 
@@ -273,20 +273,20 @@ class Ranges(Domain[ValueRange]):
         return fact.alone
 
     @override
-    def assumed(self, facts: Sequence[ValueRange], test: ValueRange, holds: bool) -> Sequence[ValueRange]:
+    def refine(self, facts: Sequence[ValueRange], test: ValueRange, holds: bool) -> Sequence[ValueRange]:
         known = where(self, test, holds)
         return [known.get(fact.value, fact) if fact.value else fact for fact in facts]
 
     # What rules use ---------------------------------------------------------------------------------------------------
 
-    def limits_at(self, dtype: DType) -> FloatLimits:
+    def dtype_limits(self, dtype: DType) -> FloatLimits:
         """The limits of a tensor: those of the program, but in a dtype of its own, such as that of a cast, its own.
 
         Where the program is read in another dtype than it was written in, the coarser of both.
         """
         if dtype == self.native or dtype.kind != "f":
             return self.limits
-        own = limits_of(dtype_name(dtype))
+        own = float_limits(dtype_name(dtype))
         is_read_as_written = self.native is not None and self.limits.name == dtype_name(self.native)
         return own if is_read_as_written or own.epsilon > self.limits.epsilon else self.limits
 
@@ -296,9 +296,7 @@ class Ranges(Domain[ValueRange]):
         return self._values
 
     @override
-    def finished(
-        self, call: OpCall, facts: Sequence[ValueRange], results: Sequence[ValueRange]
-    ) -> Sequence[ValueRange]:
+    def finish(self, call: OpCall, facts: Sequence[ValueRange], results: Sequence[ValueRange]) -> Sequence[ValueRange]:
         """The results with values: those of the same op on the same values are the same."""
         for fact in facts:
             if fact.value in self.beyond:
@@ -321,7 +319,7 @@ class Ranges(Domain[ValueRange]):
         return valued
 
     @override
-    def made(self, fact: ValueRange) -> ValueRange:
+    def renew(self, fact: ValueRange) -> ValueRange:
         return fact._replace(value=self.fresh())
 
     def maker(self, fact: ValueRange) -> tuple[OpCall, Sequence[ValueRange]] | None:
@@ -357,7 +355,7 @@ class Ranges(Domain[ValueRange]):
     ) -> bool:
         """Whether an op in place of another one leaves nothing to remark on."""
         run = self.run
-        return run is not None and self.holds(lambda: run.results_of(primitive, static, inputs, [(f,) for f in facts]))
+        return run is not None and self.holds(lambda: run.apply(primitive, static, inputs, [(f,) for f in facts]))
 
     def result(
         self,
@@ -381,7 +379,7 @@ class Ranges(Domain[ValueRange]):
         minus, plus = infinite and low == -INFINITY, infinite and high == INFINITY
         if whole:
             return self._integer(call, low, high)
-        limits = self.limits_at(call.outputs[0].dtype)
+        limits = self.dtype_limits(call.outputs[0].dtype)
         is_sum = call.primitive in (ADD, SUB)
         if is_sum and limits.epsilon <= 2.0**-23:  # kernels round these, but may keep coarser ones in float32
             low, high = (limits.nearest(end) if abs(end) <= limits.largest else end for end in (low, high))

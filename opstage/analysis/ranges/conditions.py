@@ -17,7 +17,7 @@ from ...ops.primitive import Kind
 from ...ops.types import is_float
 from ..domain import OpCall
 from .elementwise import above
-from .fact import BOOLEAN, INFINITY, LARGEST_EXACT, Facts, ValueRange, joined, meet
+from .fact import BOOLEAN, INFINITY, LARGEST_EXACT, Facts, ValueRange, join_ranges, meet
 
 if TYPE_CHECKING:
     from . import Ranges
@@ -87,10 +87,10 @@ def _equal(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> tuple[
 
 def _unequal(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> tuple[ValueRange, ValueRange]:
     """Nothing but that an end is left out, where the other tensor is that number everywhere."""
-    return _without(domain, call, x, y), _without(domain, call, y, x)
+    return _exclude(domain, call, x, y), _exclude(domain, call, y, x)
 
 
-def _without(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> ValueRange:
+def _exclude(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> ValueRange:
     if y.low != y.high or y.nan or not math.isfinite(y.low) or x.low == x.high:
         return x
     low = _above(domain, call, x.low) if x.low == y.low else x.low
@@ -108,7 +108,7 @@ def _above(domain: Ranges, call: OpCall, x: float) -> float:
     """A number that whatever is more than x is at least."""
     if not is_float(call.inputs[0].dtype):
         return x + 1 if abs(x) < LARGEST_EXACT else x
-    return domain.limits_at(call.inputs[0].dtype).least if x == 0 else x
+    return domain.dtype_limits(call.inputs[0].dtype).least if x == 0 else x
 
 
 def _below(domain: Ranges, call: OpCall, x: float) -> float:
@@ -124,7 +124,7 @@ def branch(domain: Ranges, x: ValueRange, known: Known, depth: int = _DEPTH) -> 
         return x
     call, facts = inner
     run, found = domain.run, []
-    domain.holds(lambda: found.extend(run.results_of(call.primitive, call.static, call.inputs, [(f,) for f in facts])))
+    domain.holds(lambda: found.extend(run.apply(call.primitive, call.static, call.inputs, [(f,) for f in facts])))
     return meet(found[0][0], x)
 
 
@@ -155,7 +155,7 @@ def hidden(domain: Ranges, x: ValueRange, known: Known, depth: int = _DEPTH) -> 
         there = branch(domain, x, known, depth)
         if not (there.nan or there.infinite):
             # In place of what is elsewhere 1, which most functions take.
-            one = [joined(g, ValueRange(1, 1)) if g != f else f for f, g in zip(facts, inner[1])]
+            one = [join_ranges(g, ValueRange(1, 1)) if g != f else f for f, g in zip(facts, inner[1])]
             tried = domain.tried(call.primitive, call.static, call.inputs, one)
             domain.hidden[x.value] = HIDDEN_FIX if tried else ""
 
@@ -207,7 +207,7 @@ def select(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         if known:
             hidden(domain, chosen, known)
     share = above(x)  # where y is taken it is at least x
-    return [joined(*taken)._replace(share=share if known.get(x.value, x).high <= taken[1].low else None)]
+    return [join_ranges(*taken)._replace(share=share if known.get(x.value, x).high <= taken[1].low else None)]
 
 
 def cast(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -216,7 +216,7 @@ def cast(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if target.kind == "b":
         return [BOOLEAN]
     if is_float(target):
-        finer = is_float(source) and domain.limits_at(source).epsilon < domain.limits_at(target).epsilon
+        finer = is_float(source) and domain.dtype_limits(source).epsilon < domain.dtype_limits(target).epsilon
         result = domain.result(call, x.low, x.high, facts, ulps=1 if finer or not is_float(source) else 0)
         return [result._replace(integral=x.integral)]
     if not is_float(source):

@@ -27,8 +27,8 @@ from .fact import (
     Share,
     ShareKind,
     ValueRange,
-    infinite_in,
     inverse,
+    overflow_text,
     powered,
     product,
     same_shape,
@@ -55,7 +55,7 @@ def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         domain.remark("cancellation", text, x, y, sure=True, fix="take the mean of squares of x - mean(x)")
     nan = (x.plus and y.plus) or (x.minus and y.minus)
     result = domain.result(call, x.low - y.high, x.high - y.low, facts, nan=nan)
-    share = _share_of(y, x, call)
+    share = _row_share(y, x, call)
     extremes = (x.share, y.share and y.share._replace(kind="maximum"))
     least = (share is not None or extremes[0] == extremes[1]) and turned(y, "minimum", "minimum")
     if least:  # x - min(x), or max(x) - min(x)
@@ -68,7 +68,7 @@ def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         )
         if x.bounded:
             result = result._replace(
-                low=max(result.low, domain.limits_at(call.outputs[0].dtype).widened(x.low - x.high, 0, 1)[0])
+                low=max(result.low, domain.dtype_limits(call.outputs[0].dtype).widened(x.low - x.high, 0, 1)[0])
             )
     return [result]
 
@@ -78,14 +78,14 @@ def _is_spread(domain: Ranges, x: ValueRange, y: ValueRange) -> bool:
     squares, square = domain.maker(x), domain.maker(y)
     if squares is None or square is None or squares[0].primitive is not reduction.REDUCE_MEAN:
         return False
-    of, mean = root_of(domain, squares[1][0]), root_of(domain, y)
+    of, mean = squared_operand(domain, squares[1][0]), squared_operand(domain, y)
     made = None if mean is None else domain.maker(mean)
     if of is None or made is None or made[0].primitive is not reduction.REDUCE_MEAN:
         return False
     return bool(of.value) and of.value == made[1][0].value
 
 
-def root_of(domain: Ranges, x: ValueRange) -> ValueRange | None:
+def squared_operand(domain: Ranges, x: ValueRange) -> ValueRange | None:
     """The tensor that x is the square of."""
     made = domain.maker(x)
     if made is None:
@@ -96,7 +96,7 @@ def root_of(domain: Ranges, x: ValueRange) -> ValueRange | None:
     return facts[0] if call.primitive is elementwise.POW and call.static["exponent"] == 2 else None
 
 
-def _share_of(y: ValueRange, x: ValueRange, call: OpCall) -> Share | None:
+def _row_share(y: ValueRange, x: ValueRange, call: OpCall) -> Share | None:
     """The share of x that y holds, if it is, place by place, the maximum or the sum of x's own row."""
     share = y.share
     own = share is not None and bool(x.value) and share.of == x.value
@@ -111,7 +111,7 @@ def mul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if of and of == _scaled(domain, y):  # a square, or a positive part of one
         low = max(low, 0.0)
         nan = nan and x.value != y.value
-    shares = (_share_of(y, x, call), _share_of(x, y, call))
+    shares = (_row_share(y, x, call), _row_share(x, y, call))
     most = min([largest_in_row(domain, call, share, "reciprocal") for share in shares])
     return [domain.result(call, max(low, -most), min(high, most), facts, nan=nan)]
 
@@ -131,7 +131,7 @@ def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if not is_float(call.outputs[0].dtype):
         has_no_zero(domain, y)
         return [ValueRange(integral=True)]
-    share, magnitude = _share_of(y, x, call), _share_of(y, domain.magnitude(x, y), call)
+    share, magnitude = _row_share(y, x, call), _row_share(y, domain.magnitude(x, y), call)
     is_part = share is not None and share.kind == "sum" and x.low >= 0
     most = largest_in_row(domain, call, share, "deviation")
     if magnitude is not None and magnitude.kind in ("maximum", "above", "sum"):
@@ -203,7 +203,7 @@ def scale(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     nan = x.infinite and factor.may_be_zero
     result = domain.result(call, *product(x, factor), (x, factor), ulps=2, nan=nan)
     if factor.low > 0 and factor.low == factor.high:
-        peak = domain.limits_at(call.outputs[0].dtype).widened(x.peak * factor.low, x.peak * factor.high, 2)[0]
+        peak = domain.dtype_limits(call.outputs[0].dtype).widened(x.peak * factor.low, x.peak * factor.high, 2)[0]
         result = result._replace(attained=x.attained, peak=peak)
     return [result]
 
@@ -259,11 +259,11 @@ def stored(domain: Ranges, call: OpCall, value: ValueRange) -> ValueRange:
     """A number that the program states, as the dtype of the result holds it, with a remark where that is infinite."""
     if not is_float(call.outputs[0].dtype) or value.infinite:
         return value
-    limits = domain.limits_at(call.outputs[0].dtype)
+    limits = domain.dtype_limits(call.outputs[0].dtype)
     low, high = limits.rounded(value.low, value.high)
     minus, plus = value.bounded and low < -limits.largest, value.bounded and high > limits.largest
     if minus or plus:
-        text = infinite_in(limits, value.low if minus else value.high)
+        text = overflow_text(limits, value.low if minus else value.high)
         domain.remark("overflow", text, sure=True)
     return ValueRange(-INFINITY if minus else low, INFINITY if plus else high, value.nan, minus, plus, value.integral)
 
@@ -302,7 +302,7 @@ def raised(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> Share 
         return None
     if share.kind not in ("squares", "norm"):
         return above(x)
-    enough = y.low >= _ABOVE_ROUNDING * domain.limits_at(call.outputs[0].dtype).vanishing
+    enough = y.low >= _ABOVE_ROUNDING * domain.dtype_limits(call.outputs[0].dtype).vanishing
     return share._replace(kind="norm") if enough else share
 
 
@@ -326,5 +326,7 @@ def largest_in_row(domain: Ranges, call: OpCall, share: Share | None, kind: Shar
         return INFINITY
     # The mean may be off by 1/64, and each of the ops after it by half an ulp.
     return (
-        math.sqrt(math.prod(map(int, sizes))) * (1 + 1 / 64) * (1 + 4 * domain.limits_at(call.outputs[0].dtype).epsilon)
+        math.sqrt(math.prod(map(int, sizes)))
+        * (1 + 1 / 64)
+        * (1 + 4 * domain.dtype_limits(call.outputs[0].dtype).epsilon)
     )

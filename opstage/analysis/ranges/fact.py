@@ -47,12 +47,12 @@ class Share(NamedTuple):
     shape: Shape
 
     @property
-    def kept(self) -> Shape:
+    def keepdims_shape(self) -> Shape:
         """Its shape where reduced axes are kept, of size 1."""
         return tuple([1 if axis in self.axes else size for axis, size in enumerate(self.shape)])
 
     @property
-    def dropped(self) -> Shape:
+    def dropped_shape(self) -> Shape:
         """Its shape where they are gone."""
         return tuple([size for axis, size in enumerate(self.shape) if axis not in self.axes])
 
@@ -128,7 +128,7 @@ Facts: TypeAlias = "Sequence[ValueRange]"
 """The ranges of several tensors, operands or results of an op."""
 
 
-def joined(a: ValueRange, b: ValueRange) -> ValueRange:
+def join_ranges(a: ValueRange, b: ValueRange) -> ValueRange:
     """The range of a tensor of which `a` or `b` holds."""
     return ValueRange(
         min(a.low, b.low),
@@ -241,21 +241,21 @@ class FloatLimits(NamedTuple):
         """Bounds of numbers between `low` and `high` after one rounding, which leaves numbers of the dtype as they
         are."""
         return (
-            low if self.holds(low) else self._moved(low, -1, 1),
-            high if self.holds(high) else self._moved(high, 1, 1),
+            low if self.holds(low) else self._widen_bound(low, -1, 1),
+            high if self.holds(high) else self._widen_bound(high, 1, 1),
         )
 
     def widened(self, low: float, high: float, ulps: float) -> tuple[float, float]:
         """Bounds that hold of results within `ulps` units in the last place of numbers between `low` and `high`."""
         if not ulps:
             return low, high
-        return self.flushed(self._moved(low, -1, ulps), self._moved(high, 1, ulps))
+        return self.flushed(self._widen_bound(low, -1, ulps), self._widen_bound(high, 1, ulps))
 
     def flushed(self, low: float, high: float) -> tuple[float, float]:
         """Bounds of results between `low` and `high`, the smallest of which may be 0."""
         return 0.0 if 0 < low < self.vanishing else low, 0.0 if -self.vanishing < high < 0 else high
 
-    def _moved(self, bound: float, sign: int, ulps: float) -> float:
+    def _widen_bound(self, bound: float, sign: int, ulps: float) -> float:
         if math.isinf(bound) or not bound:  # no rounding takes a result past 0
             return bound
         moved = bound + sign * (abs(bound) * self.epsilon * ulps + self.least)
@@ -278,7 +278,7 @@ whose numbers reach below the subnormal ones of float16.
 """
 
 
-def limits_of(dtype: str) -> FloatLimits:
+def float_limits(dtype: str) -> FloatLimits:
     """The limits of a float dtype, by its name. Raises UsageError for another name."""
     found = _LIMITS.get(dtype)
     if found is None:
@@ -287,6 +287,6 @@ def limits_of(dtype: str) -> FloatLimits:
     return found
 
 
-def infinite_in(limits: FloatLimits, number: float) -> str:
+def overflow_text(limits: FloatLimits, number: float) -> str:
     """The message about a finite number that a program states and that its dtype does not hold."""
     return f"the number {number:g} is infinite in {limits.name}, which ends at {limits.largest:.5g}"

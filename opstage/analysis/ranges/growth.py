@@ -89,7 +89,7 @@ class Growth(Domain[Size]):
         """Return the size after one more rounding."""
         if not is_float(call.outputs[0].dtype):
             return size
-        limits = self.ranges.limits_at(call.outputs[0].dtype)
+        limits = self.ranges.dtype_limits(call.outputs[0].dtype)
         found = size.times(1 + limits.epsilon)
         return found._replace(rest=found.rest + limits.least)
 
@@ -106,12 +106,12 @@ def _size(call: OpCall, facts: Sequence[Size], at: int) -> Size:
     return facts[at] if known == INFINITY else Size((), known)
 
 
-def _kept(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence[Size]:
+def _same_size(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence[Size]:
     """Return the operand's size: the results are some of its elements, or have the same magnitudes."""
     return [_size(call, facts, 0)]
 
 
-def _one_of(first: int) -> Rule:
+def _largest_operand(first: int) -> Rule:
     def rule(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence[Size]:
         found = _size(call, facts, first)
         for at in range(first + 1, len(facts)):
@@ -184,11 +184,11 @@ Growth.rules = {
     elementwise.MUL: _multiplied,
     elementwise.DIV: _divided,
     elementwise.SCALE: _by_number,
-    elementwise.MAXIMUM: _one_of(0),
-    elementwise.MINIMUM: _one_of(0),
-    logic.SELECT: _one_of(1),
+    elementwise.MAXIMUM: _largest_operand(0),
+    elementwise.MINIMUM: _largest_operand(0),
+    logic.SELECT: _largest_operand(1),
     logic.CAST: _converted,
-    slicing.CONCAT: _one_of(0),
+    slicing.CONCAT: _largest_operand(0),
     reduction.REDUCE_SUM: _summed,
     reduction.REDUCE_MEAN: _averaged,
     linalg.MATMUL: _contracted,
@@ -206,7 +206,7 @@ Growth.rules = {
             reduction.REDUCE_MAX,
             indexing.GATHER_ROWS,
         ],
-        _kept,
+        _same_size,
     ),
 }
 
@@ -222,19 +222,19 @@ def limits_of_growth(domain: Ranges, loop: LoopFacts[ValueRange]) -> list[ValueR
     found: list[ValueRange | None] = [None] * len(loop.init)
     if not open_ or domain.run is None:
         return found
-    finite = [domain.made(_finite(fact)) if i in open_ else fact for i, fact in enumerate(loop.carried)]
+    finite = [domain.renew(_finite(fact)) if i in open_ else fact for i, fact in enumerate(loop.carried)]
     sizes = [Size(((i, 1.0),), 0.0) if i in open_ else UNKNOWN for i in range(len(finite))]
     sizes += [UNKNOWN] * len(loop.others)
     run = Interpretation([domain, Growth(domain)], domain.run.scope)
     results: list[tuple[ValueRange, Size]] = []
-    domain.holds(lambda: results.extend(run.outputs_of(loop.body, list(zip([*finite, *loop.others], sizes)))))
+    domain.holds(lambda: results.extend(run.run_outputs(loop.body, list(zip([*finite, *loop.others], sizes)))))
     after = {}
     for i in open_:
         known, size = results[i]
         after[i] = Size((), max(abs(known.low), abs(known.high))) if known.bounded else size
     first = {i: max(abs(loop.init[i].low), abs(loop.init[i].high)) for i in open_}
     for i, most in _solved(first, after, _most(loop.iterations)).items():
-        if most < domain.limits_at(loop.body.input_types[i].dtype).largest or loop.carried[i].integral:
+        if most < domain.dtype_limits(loop.body.input_types[i].dtype).largest or loop.carried[i].integral:
             low, high = max(loop.carried[i].low, -most), min(loop.carried[i].high, most)
             found[i] = ValueRange(low, high, integral=loop.carried[i].integral)
     return found

@@ -11,7 +11,7 @@ from ...ops.splitmix import LARGEST_NORMAL
 from ...ops.types import is_float
 from ..dependence.regions import at_most_proved, largest
 from ..domain import OpCall
-from .elementwise import divided, number, root_of, stated, stored
+from .elementwise import divided, number, squared_operand, stated, stored
 from .fact import (
     ANYTHING,
     INFINITY,
@@ -20,7 +20,7 @@ from .fact import (
     Share,
     ShareKind,
     ValueRange,
-    joined,
+    join_ranges,
     powered,
     product,
     same_shape,
@@ -61,7 +61,7 @@ def summed(domain: Ranges, call: OpCall, terms: ValueRange, least: int, most: fl
 def _is_exact(domain: Ranges, call: OpCall, total: float, term: float) -> bool:
     """Return whether every sum of equal terms up to this total is exact, so that no other sum rounds past the total."""
     digits = int(abs(math.frexp(term)[0]) * 2**53) if math.isfinite(term) else 0
-    largest_exact = 1 / domain.limits_at(call.outputs[0].dtype).epsilon
+    largest_exact = 1 / domain.dtype_limits(call.outputs[0].dtype).epsilon
     return not digits or total / term * (digits // (digits & -digits)) <= largest_exact
 
 
@@ -69,7 +69,7 @@ def overflows(domain: Ranges, call: OpCall, terms: ValueRange, most: float, oper
     """Return whether a sum of at most `most` terms may overflow on its way, with a remark; False without bounds."""
     if not is_float(call.outputs[0].dtype):
         return False
-    limits = domain.limits_at(call.outputs[0].dtype)
+    limits = domain.dtype_limits(call.outputs[0].dtype)
     size = max(abs(terms.low), abs(terms.high))
     if not most or not size or not all(fact.bounded for fact in operands):
         return False
@@ -114,7 +114,7 @@ def reduce_mean(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     # The division, or product by 1/n, leaves a power of 2 and whatever is smaller no larger than it was.
     kept = exact and x.may_be_zero and all(math.frexp(abs(end))[0] in (0, 0.5) for end in (x.low, x.high))
     result = domain.result(call, low, high, facts, ulps=0 if kept else 2 if exact else 1, nan=x.minus and x.plus)
-    root = root_of(domain, x)
+    root = squared_operand(domain, x)
     return [result if root is None else result._replace(share=_share(call, root, "squares"))]
 
 
@@ -146,7 +146,7 @@ def product_of_all(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     greatest, smallest = x.sizes
     high = powered(greatest, most) * (1 + _ROUNDING) if greatest > 1 else 1.0
     low = powered(smallest, most) * (1 - _ROUNDING) if smallest < 1 else 1 - _ROUNDING
-    infinite = high > domain.limits_at(call.outputs[0].dtype).largest
+    infinite = high > domain.dtype_limits(call.outputs[0].dtype).largest
     nan = infinite and x.may_be_zero  # infinity times 0
     return [domain.result(call, low if x.low >= 0 else -high, high, facts, known=True, nan=nan)]
 
@@ -160,7 +160,7 @@ def recurrence(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     # A sum of elements of b, each times elements of a.
     count = min(most, LARGEST_SIZE) * (1 + _ROUNDING)
     size = b.sizes[0] and b.sizes[0] * count * powered(max(a.sizes[0], 1.0), count)
-    infinite = size > domain.limits_at(call.outputs[0].dtype).largest
+    infinite = size > domain.dtype_limits(call.outputs[0].dtype).largest
     return [domain.result(call, -size, size, facts, known=True, nan=infinite)]
 
 
@@ -231,7 +231,7 @@ def _attended(call: OpCall, facts: Facts) -> Hashable:
 
 def mean_or_zero(domain: Ranges, call: OpCall, x: ValueRange) -> ValueRange:
     """Return the range of a mean over elements of x and zeros."""
-    terms = joined(x, ValueRange(0, 0))
+    terms = join_ranges(x, ValueRange(0, 0))
     return domain.result(call, *rounded(terms.low, terms.high, terms), (x,))
 
 
@@ -239,7 +239,7 @@ def cross_entropy(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
     """A mean over the labels that count, of which there is one at least: else it is 0/0."""
     if call.static["reduction"] != "mean" or domain.run is None:
         return None
-    totals = domain.run.results_of(
+    totals = domain.run.apply(
         call.primitive, {**call.static, "reduction": "sum"}, call.inputs, [(fact,) for fact in facts]
     )
     labels = facts[1]
@@ -294,7 +294,9 @@ def kept(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def reshape(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     share, shape = x.share, call.outputs[0].shape
-    if share is not None and not (same_shape(shape, share.kept) and same_shape(call.inputs[0].shape, share.dropped)):
+    if share is not None and not (
+        same_shape(shape, share.keepdims_shape) and same_shape(call.inputs[0].shape, share.dropped_shape)
+    ):
         share = share if same_shape(shape, call.inputs[0].shape) else None
     return [x.alone._replace(share=share)]
 
@@ -302,7 +304,7 @@ def reshape(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def broadcast_to(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     before, after, share = call.inputs[0].shape, call.outputs[0].shape, x.share
-    lies = share is not None and same_shape(before, share.kept) and same_shape(after, share.shape)
+    lies = share is not None and same_shape(before, share.keepdims_shape) and same_shape(after, share.shape)
     attained = x.attained if same_shape(before, after) else ()
     return [x.alone._replace(share=share if lies else None, attained=attained, peak=x.peak)]
 
@@ -310,12 +312,12 @@ def broadcast_to(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def concat(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     found = facts[0].alone
     for fact in facts[1:]:
-        found = joined(found, fact)
+        found = join_ranges(found, fact)
     return [found]
 
 
 def pad(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    return [joined(facts[0], stated(domain, call, call.static["value"]))]
+    return [join_ranges(facts[0], stated(domain, call, call.static["value"]))]
 
 
 def avg_pool(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -337,7 +339,7 @@ def gather_rows(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     raises = call.static["mode"] == "raise"
     if raises and index.bounded and (index.low < 0 or (isinstance(rows, int) and index.high > rows - 1)):
         domain.remark("index-out-of-range", f"indices are in {index}, and there are {rows} rows", sure=True)
-    return [x.alone if raises else joined(x, ValueRange(0, 0, integral=True))]
+    return [x.alone if raises else join_ranges(x, ValueRange(0, 0, integral=True))]
 
 
 def full(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -352,10 +354,10 @@ def iota(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 def uniform(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """24 bits over 2^24."""
-    return [ValueRange(0, 1 - 2.0**-24 if domain.limits_at(call.outputs[0].dtype).epsilon <= 2.0**-23 else 1.0)]
+    return [ValueRange(0, 1 - 2.0**-24 if domain.dtype_limits(call.outputs[0].dtype).epsilon <= 2.0**-23 else 1.0)]
 
 
 def normal(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """Box and Muller's numbers of such bits, which end where the radius of the largest one does."""
-    low, high = domain.limits_at(call.outputs[0].dtype).widened(-LARGEST_NORMAL, LARGEST_NORMAL, 8)
+    low, high = domain.dtype_limits(call.outputs[0].dtype).widened(-LARGEST_NORMAL, LARGEST_NORMAL, 8)
     return [ValueRange(low, high)]

@@ -49,19 +49,19 @@ def rising(function: Callable[[float], float]) -> Rule:
 
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         (x,), (least, most, _) = facts, MONOTONE[call.primitive]
-        low, high = _at(function, x.low, least, most), _at(function, x.high, least, most)
-        limits = domain.limits_at(call.outputs[0].dtype)
+        low, high = _evaluate(function, x.low, least, most), _evaluate(function, x.high, least, most)
+        limits = domain.dtype_limits(call.outputs[0].dtype)
         ends = limits.rounded(least, most)
         low, high = limits.widened(low, high, _ULPS)
         low, high = max(low, ends[0]), min(high, ends[1])
         minus, plus = x.minus and low == -INFINITY, x.plus and high == INFINITY
-        peak = limits.widened(_at(function, x.peak, least, most), 0, _ULPS)[0]
+        peak = limits.widened(_evaluate(function, x.peak, least, most), 0, _ULPS)[0]
         return [ValueRange(low, high, x.nan, minus, plus, attained=x.attained, peak=peak)]
 
     return rule
 
 
-def _at(function: Callable[[float], float], x: float, least: float, most: float) -> float:
+def _evaluate(function: Callable[[float], float], x: float, least: float, most: float) -> float:
     """The value of a function that rises from `least` to `most`."""
     try:
         return least if x == -INFINITY else most if x == INFINITY else function(x)
@@ -74,8 +74,8 @@ def exponential(function: Callable[[float], float]) -> Rule:
 
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         (x,), least = facts, MONOTONE[call.primitive].least
-        low, high = _at(function, x.low, least, INFINITY), _at(function, x.high, least, INFINITY)
-        limits = domain.limits_at(call.outputs[0].dtype)
+        low, high = _evaluate(function, x.low, least, INFINITY), _evaluate(function, x.high, least, INFINITY)
+        limits = domain.dtype_limits(call.outputs[0].dtype)
         low, high = limits.widened(low, high, _ULPS)
         # At 0 kernels are exact, and monotone next to it.
         low = max(low, least if x.low < 0 else function(0.0))
@@ -95,7 +95,7 @@ def exponential(function: Callable[[float], float]) -> Rule:
                 fix=fix,
             )
             high, plus = INFINITY, True
-        peak = limits.widened(_at(function, x.peak, least, INFINITY), 0, _ULPS)[0]
+        peak = limits.widened(_evaluate(function, x.peak, least, INFINITY), 0, _ULPS)[0]
         return [ValueRange(low, high, x.nan, False, plus, attained=x.attained, peak=peak)]
 
     return rule
@@ -123,7 +123,7 @@ def logarithm(function: Callable[[float], float], name: str, pole: float = 0.0) 
             minus, nan = True, nan or below
         low = -INFINITY if x.low <= pole else function(x.low)
         high = INFINITY if x.high == INFINITY else (function(x.high) if x.high > pole else -INFINITY)
-        low, high = domain.limits_at(call.outputs[0].dtype).widened(low, max(low, high), _ULPS)
+        low, high = domain.dtype_limits(call.outputs[0].dtype).widened(low, max(low, high), _ULPS)
         return [ValueRange(low, high, nan, minus, x.plus)]
 
     def _instead(domain: Ranges, call: OpCall, x: ValueRange) -> str:
@@ -153,12 +153,12 @@ def root(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
             fix = "ops.sqrt(ops.maximum(x, 0)); a variance is safest as the mean of squares of what is centred"
         domain.remark("sqrt-of-negative", f"sqrt of what {kind}: it is in {x}", x, sure=known, fix=fix)
     low, high = math.sqrt(max(x.low, 0.0)), math.sqrt(max(x.high, 0.0)) if x.high < INFINITY else INFINITY
-    low, high = domain.limits_at(call.outputs[0].dtype).rounded(low, high)
+    low, high = domain.dtype_limits(call.outputs[0].dtype).rounded(low, high)
     share = turned(x, "norm", "deviation")
     return [ValueRange(low, high, nan, False, x.plus, share=share)]
 
 
-def power_of(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+def static_power(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """x ** exponent, a static number."""
     (x,) = facts
     exponent = number(call.static["exponent"])
@@ -215,7 +215,7 @@ def wave(phase: float) -> Rule:
         low, high = -1.0, 1.0
         if x.sizes[0] <= _FAR:
             turns = [(end + phase) / (2 * math.pi) for end in (x.low, x.high)]
-            slack = _ULPS * domain.limits_at(call.outputs[0].dtype).epsilon * max(1.0, x.sizes[0])
+            slack = _ULPS * domain.dtype_limits(call.outputs[0].dtype).epsilon * max(1.0, x.sizes[0])
             ends = [math.sin(end + phase) for end in (x.low, x.high)]
             if math.ceil(turns[0] - 0.25) > turns[1] - 0.25:  # no maximum is between them, which is a quarter turn on
                 high = min(max(ends) + slack, 1.0)
@@ -237,7 +237,7 @@ def inverse_of_wave(function: Callable[[float], float], name: str) -> Rule:
             fix = "ops.clamp(x, lo=-1.0, hi=1.0)"
             domain.remark("outside-of-domain", text, x, sure=x.low > -INFINITY or x.high < INFINITY, fix=fix)
         ends = [function(min(max(end, -1.0), 1.0)) for end in (x.low, x.high)]
-        low, high = domain.limits_at(call.outputs[0].dtype).widened(min(ends), max(ends), _ULPS)
+        low, high = domain.dtype_limits(call.outputs[0].dtype).widened(min(ends), max(ends), _ULPS)
         return [ValueRange(low, high, x.nan or outside)]
 
     return rule
@@ -249,7 +249,7 @@ def angle(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     low, high = (0.0 if y.low > 0 else -math.pi), (0.0 if y.high < 0 else math.pi)
     if x.low > 0:
         low, high = max(low, -math.pi / 2), min(high, math.pi / 2)
-    low, high = domain.limits_at(call.outputs[0].dtype).widened(low, high, _ULPS)
+    low, high = domain.dtype_limits(call.outputs[0].dtype).widened(low, high, _ULPS)
     return [ValueRange(low, high, y.nan or x.nan)]
 
 
@@ -275,7 +275,7 @@ def quotient(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
     if not has_no_zero(domain, y) or x.infinite or y.infinite:
         return [domain.anything(call.outputs[0])]
-    low, high = domain.limits_at(call.outputs[0].dtype).widened(*product(x, ValueRange(*inverse(y))), 2)
+    low, high = domain.dtype_limits(call.outputs[0].dtype).widened(*product(x, ValueRange(*inverse(y))), 2)
     low, high = (end if math.isinf(end) else float(math.floor(end)) for end in (low, high))
     return [domain.result(call, low, high, facts, ulps=0)._replace(integral=True)]
 
@@ -315,7 +315,7 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     elementwise.SIGMOID: rising(_sigmoid),
     elementwise.SOFTPLUS: rising(_softplus),
     elementwise.ERF: rising(math.erf),
-    elementwise.POW: power_of,
+    elementwise.POW: static_power,
     elementwise.POWER: power,
     transcendental.ATAN: rising(math.atan),
     transcendental.ATAN2: angle,

@@ -16,7 +16,7 @@ from ...ops.primitive import Primitive
 from ...ops.transform import Box, is_box
 from ...ops.trees import unflatten
 from ...transforms.interpreter import Interpreter
-from ..intervals import bounded_by, ends, shown
+from ..intervals import bound_leaves, ends, shown
 from . import linear, unary
 from .interpreter import NotSeparate, PhaseArrays, Phases, Related, Relaxed
 
@@ -80,13 +80,13 @@ def _bounds(
     def box(lower: Any, upper: Any) -> Related[Any]:
         return Related(relaxed.intervals.between(*ends(ops, lower, upper)), relaxed)
 
-    found, structure = bounded_by(relaxed, box, f, trees)
+    found, structure = bound_leaves(relaxed, box, f, trees)
     with Quietly(ops.cursor):
         for ref in found:
             if ref.dtype.kind == "f":
                 ref.tight = ref.relation is None
                 relaxed.most = 1 << 62
-                relaxed.tightened(ref)
+                relaxed.tighten(ref)
         return unflatten(structure, [shown(ops, ref.interval) for ref in found])
 
 

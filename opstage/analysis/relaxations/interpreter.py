@@ -35,7 +35,7 @@ from ...ops.reduction import LOG_SOFTMAX, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, SO
 from ...ops.slicing import CONCAT, PAD, SLICE, STACK
 from ...ops.types import BOOL, FLOAT64, DType, Shape, TensorType, is_float
 from ...transforms.interpreter import Interpreter, Wrapper
-from ..intervals.interpreter import TINY, Interval, Intervals, down, eps_of, gamma, overflow
+from ..intervals.interpreter import TINY, Interval, Intervals, down, gamma, machine_epsilon, overflow
 
 
 class Relaxation(NamedTuple):
@@ -118,7 +118,7 @@ class Relaxed(Wrapper[Related[R], R]):
         """A ref with a relation to its sources."""
         return Related(interval, self, Relaxation(tuple(sources), pull, below, above, centre))
 
-    def met(self, ref: Related[R], own: Interval[R]) -> Related[R]:
+    def intersect(self, ref: Related[R], own: Interval[R]) -> Related[R]:
         """The ref, made of the parts of an op, with the op's own interval; where that is not finite nothing is known,
         since the parts do not say whether the op overflows."""
         ops, known = self.inner, ref.interval
@@ -129,7 +129,7 @@ class Relaxed(Wrapper[Related[R], R]):
         ref.interval = self.intervals.between(*ends)
         return ref
 
-    def tightened(self, ref: Related[R]) -> Interval[R]:
+    def tighten(self, ref: Related[R]) -> Interval[R]:
         """The interval of a ref, by its relations as well where it has not too many elements."""
         if not ref.tight:
             ref.tight = True
@@ -214,7 +214,7 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
             before = arrived[key][1]
             size = ops.clamp(ops.add(ops.abs(before), ops.abs(a)), lo=TINY[a.dtype], hi=float("inf"))
             size = ops.mul(double(ops, size), double(ops, magnitude(ops, node.interval)))
-            terms.append(_summed(ops, samples, ops.scale(size, c=-2 * eps_of(a.dtype)), a.dtype))
+            terms.append(_summed(ops, samples, ops.scale(size, c=-2 * machine_epsilon(a.dtype)), a.dtype))
             a = ops.add(before, a)
         arrived[key] = node, a
 
@@ -226,7 +226,7 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
             leaves.append((node, a))
             continue
         if relation.below is not None:
-            terms.append(_summed(ops, samples, _at(ops, a, relation.below, relation.above), a.dtype))
+            terms.append(_summed(ops, samples, _line_terms(ops, a, relation.below, relation.above), a.dtype))
         underflow = 0.0 if relation.below is None else TINY[a.dtype] * math.prod(a.shape) / samples
         for source, found in zip(relation.sources, relation.pull(ops, a)):
             if found is not None:
@@ -238,7 +238,7 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
                     terms.append(_summed(ops, samples, shift, found.dtype))
                 deposit(source, found)
     for node, a in leaves:
-        terms.append(_summed(ops, samples, _at(ops, a, node.interval.lower, node.interval.upper), a.dtype))
+        terms.append(_summed(ops, samples, _line_terms(ops, a, node.interval.lower, node.interval.upper), a.dtype))
     total = terms[0]
     for term in terms[1:]:
         total = down(ops, ops.add(total, term), underflows=False)
@@ -252,7 +252,7 @@ def by_sign(ops: Any, a: Any, below: Any, above: Any) -> Any:
     return ops.select(ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a), below, above)
 
 
-def _at(ops: Any, a: Any, below: Any, above: Any) -> Any:
+def _line_terms(ops: Any, a: Any, below: Any, above: Any) -> Any:
     """Return `a` times `below` where a is positive, else times `above`, in float64; keep nan in either."""
     return ops.mul(double(ops, a), double(ops, by_sign(ops, a, below, above)))
 
@@ -275,7 +275,7 @@ def _summed(ops: Any, samples: int, x: Any, dtype: DType) -> Any:
         rows -= 1
     x = ops.reshape(x, shape=(samples, rows, count // rows))
     g = gamma(x.dtype, rows + count // rows)
-    error = ops.scale(ops.abs(x), c=g * (1 + g) + 2 * eps_of(x.dtype))
+    error = ops.scale(ops.abs(x), c=g * (1 + g) + 2 * machine_epsilon(x.dtype))
     x = ops.sub(x, ops.add(error, TINY[dtype]))
     return ops.reduce_sum(ops.reduce_sum(x, axis=2), axis=1)
 
@@ -298,7 +298,7 @@ def rounded(ops: Any, below: Any, above: Any, size: Any, error: float) -> tuple[
     stand 4 eps more.
     """
     dtype = size.dtype
-    lost = ops.add(ops.scale(size, c=error + 4 * eps_of(dtype)), TINY[dtype])
+    lost = ops.add(ops.scale(size, c=error + 4 * machine_epsilon(dtype)), TINY[dtype])
     if below is None:
         return ops.neg(lost), lost
     return ops.sub(below, lost), ops.add(above, lost)
@@ -344,7 +344,7 @@ class Phases:
         self.uppers: list[Any] = []
         self.count = 0
 
-    def restricted(self, relaxed: Relaxed[Any], x: Related[Any]) -> ReluRegion:
+    def restrict(self, relaxed: Relaxed[Any], x: Related[Any]) -> ReluRegion:
         """Narrow the interval of the next relu's operand to the region."""
         ops, arrays, samples = relaxed.inner, self.arrays, relaxed.samples
         count = int(prod(x.shape)) // samples
@@ -355,7 +355,7 @@ class Phases:
             return ops.reshape(ops.slice(array, axis=1, start=start, length=count), shape=x.shape)
 
         if arrays is None or arrays.slope is None:
-            relaxed.tightened(x)
+            relaxed.tighten(x)
         if arrays is not None:
             sign = part(arrays.sign)
             zero = ops.full(shape=sign.shape, value=0.0, dtype=sign.dtype)

@@ -21,8 +21,8 @@ from ...ops.primitive import Primitive, Static
 from ...ops.reduction import REDUCE_SUM, SOFTMAX
 from ...ops.slicing import CONCAT, PAD, SLICE
 from ...ops.types import FLOAT32, TensorType, is_float
-from ..intervals.elementwise import filled
-from ..intervals.interpreter import TINY, Interval, eps_of, gamma, up
+from ..intervals.elementwise import full_like
+from ..intervals.interpreter import TINY, Interval, gamma, machine_epsilon, up
 from ..intervals.reduction import PRODUCT_TERMS, SUM_TERMS
 from . import unary
 from .interpreter import Related, Relaxed, by_sign, double, magnitude, rounded
@@ -44,7 +44,7 @@ _LEAST = 2.0**-100
 _EXACT = {NEG, CONCAT, PAD, PERMUTE, RESHAPE, SLICE, SELECT}
 
 
-def linear_in(primitive: Primitive, refs: Sequence[Related[Any]]) -> bool:
+def is_linear(primitive: Primitive, refs: Sequence[Related[Any]]) -> bool:
     """Whether an op is linear, with a constant added, in those operands that are no points."""
     is_open = [not ref.interval.point for ref in refs]
     if primitive in _JOINT:
@@ -61,7 +61,7 @@ def _linear(primitive: Primitive, otherwise: Callable[..., Any] = lambda *call: 
     def rule(
         relaxed: Relaxed[Any], refs: tuple[Related[Any], ...], static: Static, intervals: Sequence[Interval[Any]]
     ) -> Any:
-        if not linear_in(primitive, refs) or primitive.vjp is None:
+        if not is_linear(primitive, refs) or primitive.vjp is None:
             return otherwise(relaxed, refs, static, intervals)
         ops, (out,) = relaxed.inner, intervals[:1]
         needs = tuple([not ref.interval.point and is_float(ref.dtype) for ref in refs])
@@ -131,7 +131,7 @@ def _centred(
     """
     interval, dtype = x.interval, x.dtype
     run, coefficients = _errors(primitive, refs, static, out, more=len(refs) - 2)
-    each = run / 2 + eps_of(dtype) / 2
+    each = run / 2 + machine_epsilon(dtype) / 2
     centre = ops.add(ops.scale(interval.lower, c=0.5), ops.scale(interval.upper, c=0.5))
     radius = up(ops, ops.maximum(ops.sub(interval.upper, centre), ops.sub(centre, interval.lower)))
     moved = ops.add(ops.scale(magnitude(ops, interval), c=each), ops.scale(radius, c=coefficients))
@@ -143,7 +143,7 @@ def _centred(
         sizes.append(moved if ref is x else ops.scale(size, c=each) if is_bias else size)
         middles.append(double(ops, centre if ref is x else ref.interval.lower))
     lost = ops.add(ops.bind(primitive, tuple(sizes), static)[0], ops.scale(magnitude(ops, out), c=run / 2))
-    lost = ops.add(ops.scale(lost, c=(1 + 2 * run) * (1 + 16 * eps_of(dtype))), TINY[dtype])
+    lost = ops.add(ops.scale(lost, c=(1 + 2 * run) * (1 + 16 * machine_epsilon(dtype))), TINY[dtype])
     value = ops.bind(primitive, tuple(middles), static)[0]
     return ops.sub(value, double(ops, lost)), ops.add(value, double(ops, lost)), centre
 
@@ -207,11 +207,11 @@ def _mul(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[I
     if x is y:
         return unary.square(relaxed, x, intervals)
     ops = relaxed.inner
-    a, b = relaxed.tightened(x), relaxed.tightened(y)
+    a, b = relaxed.tighten(x), relaxed.tighten(y)
     out = relaxed.intervals.bind(MUL, (a, b), {})[0]
     below, above = ops.neg(ops.mul(a.lower, b.lower)), ops.neg(ops.mul(a.lower, b.upper))
     size = ops.scale(ops.mul(magnitude(ops, a), magnitude(ops, b)), c=4.0)
-    below, above = rounded(ops, below, above, size, 16 * eps_of(x.dtype))
+    below, above = rounded(ops, below, above, size, 16 * machine_epsilon(x.dtype))
 
     def pull(ops: Any, g: Any) -> Sequence[Any]:
         return [ops.mul(g, by_sign(ops, g, b.lower, b.upper)), ops.mul(g, a.lower)]
@@ -221,13 +221,13 @@ def _mul(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[I
 
 def _div(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
     x, y = refs
-    return (relaxed.met(relaxed.mul(x, relaxed.inv(y)), intervals[0]),)
+    return (relaxed.intersect(relaxed.mul(x, relaxed.inv(y)), intervals[0]),)
 
 
 def normalised(relaxed: Relaxed[Any], x: Related[Any], axis: int, allowed: Any = None) -> Related[Any]:
     """e^(x - m) over its sum, for the number m that is the greatest that x may be; 0 where it is not `allowed`."""
     ops = relaxed.inner
-    upper = relaxed.tightened(x).upper
+    upper = relaxed.tighten(x).upper
     if allowed is not None:
         upper = ops.select(allowed.interval.lower, upper, ops.full(shape=x.shape, value=-math.inf, dtype=x.dtype))
     peak = ops.reduce_max(upper, axis=axis, keepdims=True)
@@ -252,7 +252,7 @@ def _softmax(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequen
     if 0 in x.shape:
         return None
     found = normalised(relaxed, x, static["axis"])
-    return (relaxed.met(found, relaxed.intervals.bind(SOFTMAX, (x.interval,), static)[0]),)
+    return (relaxed.intersect(found, relaxed.intervals.bind(SOFTMAX, (x.interval,), static)[0]),)
 
 
 def _bmm(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
@@ -264,7 +264,7 @@ def _bmm(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[I
         return None
     rows = relaxed.broadcast_to(relaxed.unsqueeze(x, axis=-1), shape=every)
     columns = relaxed.broadcast_to(relaxed.unsqueeze(y, axis=len(leading)), shape=every)
-    return (relaxed.met(relaxed.reduce_sum(relaxed.mul(rows, columns), axis=len(leading) + 1), intervals[0]),)
+    return (relaxed.intersect(relaxed.reduce_sum(relaxed.mul(rows, columns), axis=len(leading) + 1), intervals[0]),)
 
 
 def _attention(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
@@ -273,10 +273,10 @@ def _attention(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequ
         return None
     scores = attention_scores(relaxed, q, k)
     if not mask and not static["causal"]:
-        return (relaxed.met(relaxed.bmm(relaxed.softmax(scores, axis=-1), v), intervals[0]),)
+        return (relaxed.intersect(relaxed.bmm(relaxed.softmax(scores, axis=-1), v), intervals[0]),)
     allowed: Any = attention_mask(relaxed, scores.shape, tuple(mask), static["causal"])
     out = relaxed.bmm(normalised(relaxed, scores, len(scores.shape) - 1, allowed), v)
-    return (relaxed.met(out, intervals[0]),)
+    return (relaxed.intersect(out, intervals[0]),)
 
 
 # Pools of maxima: below by the cell of the greatest lower end, above by a number, or that cell where it wins ----------
@@ -284,14 +284,14 @@ def _attention(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequ
 
 def _max_pool(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
     (x,), ops = refs, relaxed.inner
-    interval = relaxed.tightened(x)
+    interval = relaxed.tighten(x)
     lower, index = ops.bind(MAX_POOL, (interval.lower,), static)
     upper = ops.bind(MAX_POOL, (interval.upper,), static)[0]
-    zero = filled(ops, lower, 0.0)
+    zero = full_like(ops, lower, 0.0)
     wins = ops.full(shape=lower.shape, value=False, dtype="bool")
     if tuple(static["stride"]) == tuple(static["kernel"]) and not any(static["padding"]):
-        own = ops.max_pool_scatter(filled(ops, lower, 1.0), index, shape=x.shape[-len(static["kernel"]) :], **static)
-        others = by_sign(ops, own, filled(ops, own, -math.inf), interval.upper)
+        own = ops.max_pool_scatter(full_like(ops, lower, 1.0), index, shape=x.shape[-len(static["kernel"]) :], **static)
+        others = by_sign(ops, own, full_like(ops, own, -math.inf), interval.upper)
         wins = ops.less_equal(ops.bind(MAX_POOL, (others,), static)[0], lower)
     vjp = MAX_POOL.vjp
     assert vjp is not None
@@ -302,7 +302,7 @@ def _max_pool(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Seque
     call = ForwardCall((True,), (index,), *types)
 
     def pull(ops: Any, a: Any) -> Sequence[Any]:
-        taken = by_sign(ops, a, a, ops.select(wins, a, filled(ops, a, 0.0)))
+        taken = by_sign(ops, a, a, ops.select(wins, a, full_like(ops, a, 0.0)))
         return list(vjp(ops, call, (taken,), **static))
 
     above = ops.select(wins, zero, upper)

@@ -10,8 +10,8 @@ from ...ops.elementwise import COS, ERF, EXP, INV, LOG, POW, SIGMOID, SIN, SOFTP
 from ...ops.primitive import Primitive, Static
 from ...ops.transcendental import ATAN
 from ...ops.types import FLOAT64, DType
-from ..intervals.elementwise import FACTOR_ERRORS, KERNEL_ERRORS, WAVE_ERROR, filled, greatest, least
-from ..intervals.interpreter import TINY, Interval, eps_of
+from ..intervals.elementwise import FACTOR_ERRORS, KERNEL_ERRORS, WAVE_ERROR, full_like, greatest, least
+from ..intervals.interpreter import TINY, Interval, machine_epsilon
 from .interpreter import Related, Relaxed, ReluRegion, by_sign, double, magnitude, rounded
 
 
@@ -39,7 +39,7 @@ def _related(
     slope = _steepest(ops, lines, x.dtype)
     constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
     size = ops.add(ops.add(ops.mul(slope, magnitude(ops, x.interval)), constants), size)
-    below, above = rounded(ops, lines.below, lines.above, size, ulps * eps_of(x.dtype))
+    below, above = rounded(ops, lines.below, lines.above, size, ulps * machine_epsilon(x.dtype))
 
     def pull(ops: Any, a: Any) -> Sequence[Any]:
         own = ops.mul(a, by_sign(ops, a, lines.slope_below, lines.slope_above))
@@ -83,7 +83,7 @@ def _by_lines(primitive: Primitive, find: Callable[[Any, Curve], CurveLines]) ->
 
     def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
         (x,), ops = refs, relaxed.inner
-        interval = relaxed.tightened(x)
+        interval = relaxed.tighten(x)
         out = relaxed.intervals.bind(primitive, (interval,), static)[0]
 
         def f(ops: Any) -> Function:
@@ -113,9 +113,9 @@ def _between_lines(relaxed: Relaxed[Any], x: Related[Any], curve: Curve, found: 
     slope = _steepest(ops, lines, x.dtype)
     leaning = ops.mul(slope, ops.maximum(ops.abs(curve.low), ops.abs(curve.high)))
     constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
-    exactly = ops.scale(ops.add(ops.add(leaning, constants), found.size), c=(found.ulps + 4) * eps_of(FLOAT64))
+    exactly = ops.scale(ops.add(ops.add(leaning, constants), found.size), c=(found.ulps + 4) * machine_epsilon(FLOAT64))
     turned = ops.mul(slope, ops.sub(curve.high, curve.low))
-    coarsely = ops.scale(ops.add(ops.add(leaning, turned), found.run), c=eps_of(x.dtype) * (1 + 2**-20))
+    coarsely = ops.scale(ops.add(ops.add(leaning, turned), found.run), c=machine_epsilon(x.dtype) * (1 + 2**-20))
     lost = ops.add(ops.add(exactly, coarsely), TINY[x.dtype])
     nothing = double(ops, ops.add(ops.sub(out.lower, out.lower), ops.sub(out.upper, out.upper)))  # 0, else nan
     below, above = ops.sub(lines.below, ops.add(lost, nothing)), ops.add(lines.above, ops.add(lost, nothing))
@@ -130,10 +130,10 @@ def _between_lines(relaxed: Relaxed[Any], x: Related[Any], curve: Curve, found: 
 def _steepest(ops: Any, lines: Lines, dtype: DType) -> Any:
     """The greater of both slopes; not less than one whose rounding is what underflow may take from a slope."""
     slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
-    return ops.clamp(slope, lo=TINY[dtype] / eps_of(dtype), hi=float("inf"))
+    return ops.clamp(slope, lo=TINY[dtype] / machine_epsilon(dtype), hi=float("inf"))
 
 
-def _held(ops: Any, slope: Any, dtype: DType) -> Any:
+def _round_slope(ops: Any, slope: Any, dtype: DType) -> Any:
     """A slope in float64, rounded to a number of another dtype."""
     return slope if dtype == FLOAT64 else double(ops, ops.cast(slope, dtype=dtype))
 
@@ -141,16 +141,16 @@ def _held(ops: Any, slope: Any, dtype: DType) -> Any:
 def _chord(ops: Any, low: Any, high: Any, at_low: Any, at_high: Any) -> Any:
     """The slope between both ends; 0 where they are one, which is right for any line through them."""
     wide = ops.less(low, high)
-    width = ops.select(wide, ops.sub(high, low), filled(ops, low, 1.0))
+    width = ops.select(wide, ops.sub(high, low), full_like(ops, low, 1.0))
     slope = ops.div(ops.sub(at_high, at_low), width)
-    finite = ops.less(ops.abs(slope), filled(ops, slope, float("inf")))
-    return ops.select(ops.logical_and(wide, finite), slope, filled(ops, slope, 0.0))
+    finite = ops.less(ops.abs(slope), full_like(ops, slope, float("inf")))
+    return ops.select(ops.logical_and(wide, finite), slope, full_like(ops, slope, 0.0))
 
 
 def _slopes(ops: Any, f: Function, x: Any) -> Any:
     """The derivative, by the op's own rule; the bounds hold for any slope, so they do where this is rounded."""
     _, pullback = ops.vjp_of(lambda inner, x: f(inner)(x), x)
-    return pullback(filled(ops, x, 1.0))[0]
+    return pullback(full_like(ops, x, 1.0))[0]
 
 
 def _piecewise(ops: Any, x: Interval[Any], slope: float, chosen: Any = None) -> Lines:
@@ -159,7 +159,7 @@ def _piecewise(ops: Any, x: Interval[Any], slope: float, chosen: Any = None) -> 
     Below may be any line between those two as well: where the operand may have either sign, that of slope `chosen`.
     """
     low, high = x.lower, x.upper
-    zero, one, flat = filled(ops, low, 0.0), filled(ops, low, 1.0), filled(ops, low, slope)
+    zero, one, flat = full_like(ops, low, 0.0), full_like(ops, low, 1.0), full_like(ops, low, slope)
     at_low, at_high = ops.maximum(low, ops.scale(low, c=slope)), ops.maximum(high, ops.scale(high, c=slope))
     chord = _chord(ops, low, high, at_low, at_high)
     dead, alive = ops.less_equal(high, zero), ops.less_equal(zero, low)
@@ -179,21 +179,21 @@ def _relu(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[
         return None
     (x,), ops, out, region = refs, relaxed.inner, intervals[0], ReluRegion(None, None)
     if relaxed.phases is None:
-        relaxed.tightened(x)
+        relaxed.tighten(x)
     else:
-        region = relaxed.phases.restricted(relaxed, x)
+        region = relaxed.phases.restrict(relaxed, x)
         out = relaxed.intervals.bind(LEAKY_RELU if slope else RELU, (x.interval,), static)[0]
     lines = _piecewise(ops, x.interval, slope, region.slope)
-    return _related(relaxed, x, lines, 4, out, filled(ops, x.interval.lower, 0.0), region.signed_price)
+    return _related(relaxed, x, lines, 4, out, full_like(ops, x.interval.lower, 0.0), region.signed_price)
 
 
 def _convex(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> Lines:
     """The chord above, and below the tangent in the middle; slopes are numbers of the dtype."""
     middle = ops.add(ops.scale(low, c=0.5), ops.scale(high, c=0.5))
     at_low, at_high, at_middle = f(ops)(low), f(ops)(high), f(ops)(middle)
-    chord = _held(ops, _chord(ops, low, high, at_low, at_high), dtype)
+    chord = _round_slope(ops, _chord(ops, low, high, at_low, at_high), dtype)
     above = greatest(ops, ops.sub(at_low, ops.mul(chord, low)), ops.sub(at_high, ops.mul(chord, high)))
-    slope = _held(ops, _slopes(ops, f, middle), dtype)
+    slope = _round_slope(ops, _slopes(ops, f, middle), dtype)
     below = ops.sub(at_middle, ops.mul(slope, middle))
     return Lines(slope, below, chord, above)
 
@@ -229,7 +229,7 @@ def _touching(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> tuple
     A tangent at d <= 0 that is not above the function at `high` is nowhere above it. So halving keeps the d for which
     that is so; where there is none, the chord is below. Its constant is the least that the touching points allow.
     """
-    zero = filled(ops, low, 0.0)
+    zero = full_like(ops, low, 0.0)
     at_low, at_high = f(ops)(low), f(ops)(high)
 
     def over(d: Any) -> Any:
@@ -247,7 +247,7 @@ def _touching(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> tuple
     kept = ops.select(convex, middle, kept)
     by_chord = ops.logical_or(ops.less_equal(zero, low), ops.logical_and(steep, ops.logical_not(convex)))
     slope = ops.select(by_chord, _chord(ops, low, high, at_low, at_high), _slopes(ops, f, kept))
-    slope = _held(ops, slope, dtype)
+    slope = _round_slope(ops, slope, dtype)
     below = least(
         ops,
         ops.sub(at_low, ops.mul(slope, low)),
@@ -285,15 +285,15 @@ def _s_shaped(primitive: Primitive, odd: Odd) -> Callable[..., Any]:
         low, high, dtype = curve.low, curve.high, curve.dtype
 
         def f(ops: Any) -> Function:
-            return lambda x: ops.sub(curve.f(ops)(x), filled(ops, x, odd.centre))
+            return lambda x: ops.sub(curve.f(ops)(x), full_like(ops, x, odd.centre))
 
-        shift = filled(ops, low, odd.centre)
+        shift = full_like(ops, low, odd.centre)
         slope_below, below = _touching(ops, f, low, high, dtype)
         slope_above, above = _touching(ops, f, ops.neg(high), ops.neg(low), dtype)
         lines = Lines(slope_below, ops.add(below, shift), slope_above, ops.sub(shift, above))
         result = double(ops, magnitude(ops, curve.out))
         size = ops.scale(result, c=2 * kernel / _LINES)
-        size = ops.add(size, filled(ops, low, 4 * odd.centre / _LINES))
+        size = ops.add(size, full_like(ops, low, 4 * odd.centre / _LINES))
         if odd.off:
             size = ops.add(size, ops.scale(ops.maximum(ops.abs(low), ops.abs(high)), c=odd.off / _LINES))
         run = of_sigmoid(ops, curve.out) if primitive is SIGMOID else ops.scale(result, c=kernel)
@@ -309,7 +309,7 @@ def of_sigmoid(ops: Any, out: Interval[Any]) -> Any:
     the sum and the quotient round, each by half an eps. s is somewhere in `out`.
     """
     low, high = double(ops, ops.maximum(out.lower, 0.0)), double(ops, ops.minimum(out.upper, 1.0))
-    one = filled(ops, low, 1.0)
+    one = full_like(ops, low, 1.0)
     return ops.mul(high, ops.add(one, ops.scale(ops.sub(one, low), c=KERNEL_ERRORS[EXP].ulps)))
 
 
@@ -327,7 +327,7 @@ def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:
 
     def find(ops: Any, curve: Curve) -> CurveLines:
         f, low, high = curve.f(ops), curve.low, curve.high
-        slope = _held(ops, _chord(ops, low, high, f(low), f(high)), curve.dtype)
+        slope = _round_slope(ops, _chord(ops, low, high, f(low), f(high)), curve.dtype)
         below = above = ops.sub(f(low), ops.mul(slope, low))
         for k in range(1, _PIECES + 1):
             point = ops.add(ops.scale(low, c=1 - k / _PIECES), ops.scale(high, c=k / _PIECES))
@@ -337,7 +337,7 @@ def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:
         step = ops.scale(ops.sub(high, low), c=1.001 / _PIECES)
         bend = ops.scale(ops.mul(step, step), c=1.001 * curvature / 8)
         lines = Lines(slope, ops.sub(below, bend), slope, ops.add(above, bend))
-        size, one = ops.maximum(ops.abs(low), ops.abs(high)), filled(ops, low, 1.0)
+        size, one = ops.maximum(ops.abs(low), ops.abs(high)), full_like(ops, low, 1.0)
         factor = FACTOR_ERRORS.get(primitive)
         run = ops.scale(one, c=WAVE_ERROR) if factor is None else ops.scale(size, c=factor)
         return CurveLines(lines, 32, ops.add(size, one), run)
@@ -363,9 +363,9 @@ def _positive(of: Callable[..., Any]) -> Callable[..., Any]:
 
     def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
         (x,), ops = refs, relaxed.inner
-        interval = relaxed.tightened(x)
-        below_zero = ops.less_equal(interval.lower, filled(ops, interval.lower, 0.0))
-        nan = filled(ops, interval.lower, float("nan"))
+        interval = relaxed.tighten(x)
+        below_zero = ops.less_equal(interval.lower, full_like(ops, interval.lower, 0.0))
+        nan = full_like(ops, interval.lower, float("nan"))
         kept = x.interval
         x.interval = Interval(
             ops.select(below_zero, nan, kept.lower), ops.select(below_zero, nan, kept.upper), kept.ops
