@@ -1,9 +1,9 @@
-"""A domain: the values of an abstract run, *facts* about tensors, and what each op makes of them.
+"""Abstract domains: facts about tensors, and the transfer rules of ops on facts.
 
-A fact is about one tensor and holds for every allowed size. A domain says what is known of inputs and constants, how
-two facts join, and by a rule for each op that matters what is known of its results. It is sound if whatever a run
-computes is as its fact says; an op without a rule takes that of its decomposition, and without either the domain's
-`top`, so a missing rule costs precision and never truth.
+A fact describes one tensor for every allowed size. A domain defines the facts of inputs and constants, the join of two
+facts, and a transfer rule for each op that matters. A domain is sound if each value of a run agrees with its fact. An
+op without a rule takes the facts of its decomposition; an op without either takes the domain's `top`. So a missing rule
+costs precision and never soundness.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ F = TypeVar("F")
 
 
 class OpCall(NamedTuple):
-    """An op as a rule sees it.
+    """An op as its transfer rule receives it.
 
     inputs, outputs   the types of operands, and of outputs and then residuals
-    known             facts of the operands in the domains that this one asks, by the names of those domains
+    known             facts of the operands in the domains that this one reads, by the names of those domains
     """
 
     primitive: Primitive
@@ -40,13 +40,13 @@ leaves the op to its decomposition."""
 
 
 class LoopFacts(NamedTuple, Generic[F]):
-    """A loop as `limits_of_carries` sees it.
+    """A loop as `limits_of_carries` receives it.
 
-    body        of an iteration: carries first, then what else it reads; the new carries first among its outputs
-    init        facts of the first carries
-    carried     facts of the carries of any iteration
-    others      facts of what else the body reads
-    iterations  how many there are; None where that is not known
+    body        of an iteration: reads the carries first, then the other inputs; the new carries are its first outputs
+    init        facts of the initial carries
+    carried     facts of the carries before any iteration
+    others      facts of the other inputs of the body
+    iterations  the number of iterations; None if it is unknown
     """
 
     body: Body
@@ -57,11 +57,11 @@ class LoopFacts(NamedTuple, Generic[F]):
 
 
 class Domain(ABC, Generic[F]):
-    """Facts are hashable and compared by value: what a rule gives is kept by what it was given.
+    """An abstract domain. Facts are hashable and compared by value, since the results of rules are cached by them.
 
-    name    by which other domains ask for its facts
-    asks    the names of domains whose facts of the operands its rules read; they stand before it in a run
-    rules   by primitive; `kinds` for the ops of a kind that have none
+    name    the name by which other domains read its facts
+    asks    the names of the domains whose facts its rules read; they precede it in a run
+    rules   transfer rules by primitive; `kinds` for the ops of a kind without a rule
     """
 
     name: ClassVar[str]
@@ -87,84 +87,88 @@ class Domain(ABC, Generic[F]):
 
     @abstractmethod
     def join(self, a: F, b: F) -> F:
-        """A fact that holds of a tensor of which `a` or `b` does."""
+        """Return a fact that holds for a tensor if `a` or `b` does."""
 
     def widen(self, before: F, after: F) -> F:
-        """A fact that both imply, such that a chain of these ends: for loops."""
+        """Return a fact that both imply, such that every chain of widened facts ends."""
         return self.join(before, after)
 
     def leq(self, a: F, b: F) -> bool:
-        """Whether `a` says at least as much as `b`."""
+        """Return whether `a` is at least as precise as `b`."""
         return self.join(a, b) == b
 
     def finish(self, call: OpCall, facts: Sequence[F], results: Sequence[F]) -> Sequence[F]:
-        """The facts of an op's results, from those that its rule or its decomposition gave."""
+        """Return the facts of an op's results, given those of its rule or decomposition."""
         return results
 
     def renew(self, fact: F) -> F:
-        """The fact of a tensor that a loop, a choice or the world outside gave, each time another one."""
+        """Return the fact of a new tensor from a loop, a branch or an external call, distinct from other tensors."""
         return fact
 
     def alone(self, fact: F) -> F:
-        """The part of a fact that names no other tensors that the tensor goes with."""
+        """Return the fact without relations to other tensors."""
         return fact
 
     # A loop over the leading axis of its xs. Facts of its body are those of any iteration, of which there are `length`.
 
     @property
     def context(self) -> Hashable:
-        """Where a run is, as far as facts depend on it."""
+        """Return the position of the run in loops, if facts depend on it."""
         return None
 
     def enter(self, length: Dim) -> None:
-        """A loop begins."""
+        """Enter a loop of `length` iterations."""
 
     def leave(self) -> None:
-        """It ends; `last` and `stacked` follow."""
+        """Leave the innermost loop; calls of `last` and `stacked` follow."""
 
     def invariant(self, fact: F, length: Dim) -> F:
-        """In an iteration: a tensor from outside of the loop."""
+        """Return the fact, inside an iteration, of a tensor from outside the loop."""
         return fact
 
     def entry(self, fact: F, type: TensorType, length: Dim) -> F:
-        """In an iteration: its entry of a tensor, of type `type`, along the leading axis."""
+        """Return the fact, inside an iteration, of its slice along the leading axis of a tensor of type `type`."""
         return fact
 
     def next_carry(self, fact: F, length: Dim, reverse: bool) -> F:
-        """A result of an iteration, as the next one takes it."""
+        """Return the fact of an iteration's result as the next iteration receives it."""
         return self.alone(fact)
 
     def last(self, fact: F, length: Dim) -> F:
-        """A result of an iteration, behind the loop: it is that of some iteration."""
+        """Return the fact, after the loop, of a carry that some iteration computed."""
         return self.alone(fact)
 
     def stacked(self, fact: F, length: Dim) -> F:
-        """The results of all iterations, stacked along a new leading axis."""
+        """Return the fact of the results of all iterations, stacked along a new leading axis."""
         return self.alone(fact)
 
     def mark(self) -> object:
-        """The place in the remarks so far to which `forget` returns."""
+        """Return a position in the remarks, to which `forget` returns."""
         return None
 
     def forget(self, mark: object) -> None:
-        """Drop the remarks since then: they are about facts that were tried."""
+        """Drop the remarks after a position: they describe facts that were only tried."""
 
     def note_growth(self, before: F, after: F) -> None:
-        """Note what is not known of what a loop carries: `before` of its first value, `after` of all of them."""
+        """Record that a loop's carry has no known bound: `before` is the fact of its initial value, `after` of all
+        values.
+        """
 
     def limits_of_carries(self, loop: LoopFacts[F]) -> Sequence[F | None]:
-        """For each carry a fact that holds of it after any number of iterations, proved in another way than by one that
-        stays as it is; None where there is none."""
+        """Return for each carry a fact that holds after any number of iterations; None without one.
+
+        The domain proves these facts in another way than by a fixpoint.
+        """
         return [None] * len(loop.init)
 
     def limit(self, fact: F, limit: F) -> F:
-        """The fact of a carry after an iteration that began with one within the limit."""
+        """Return the fact of a carry after an iteration that started within the limit."""
         return fact
 
     def refine(self, facts: Sequence[F], test: F, holds: bool) -> Sequence[F]:
-        """The facts of tensors where a scalar of the fact `test`, computed from them, is True, or is False."""
+        """Return the facts of tensors where a scalar with the fact `test`, computed from them, is True, or False."""
         return facts
 
     def influence(self, fact: F, by: F) -> F:
-        """A tensor that was chosen, or computed as often as was chosen, by a scalar of the fact `by`."""
+        """Return the fact of a tensor whose choice, or number of iterations, depends on a scalar with the fact `by`."""
         return self.alone(fact)

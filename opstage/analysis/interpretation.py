@@ -1,4 +1,4 @@
-"""The abstract interpreter: a closed body run on facts, in several domains side by side, its loops to a fixpoint."""
+"""The abstract interpreter: runs a closed body on the facts of several domains, and its loops to a fixpoint."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Facts: TypeAlias = "tuple[Any, ...]"
 
 @final
 class Interpretation:
-    """Runs of bodies in `domains`. What an op gives is kept by the facts that it was given, so layers alike cost one.
+    """Runs of bodies in `domains`. Results of ops are cached by the facts of their operands, so equal layers cost one.
 
-    Sizes are those of `scope`: what is asked of its prover becomes no condition of the program.
+    Sizes belong to `scope`: queries to its prover add no condition to the program.
     """
 
     __slots__ = ("_decompositions", "_results", "domains", "scope")
@@ -44,7 +44,9 @@ class Interpretation:
     def run(
         self, body: Body, inputs: Sequence[Facts], after: Callable[[Equation], None] = lambda equation: None
     ) -> list[Facts]:
-        """The facts of every slot of a body, for those of its inputs; `after` is called with each of its equations."""
+        """Return the facts of every slot of a body, given those of its inputs; call `after` with each of its
+        equations.
+        """
         if self.scope is None:
             self.scope = next((d.scope for t in body.types for d in t.shape if isinstance(d, DimExpr)), DimScope())
         with self.scope.aside(), paused_gc():
@@ -53,7 +55,7 @@ class Interpretation:
     def run_body(
         self, body: Body, inputs: Sequence[Facts], after: Callable[[Equation], None] = lambda equation: None
     ) -> list[Facts]:
-        """The same, for bodies within a run."""
+        """Return the same for a body inside a run."""
         facts: list[Any] = [None] * len(body.types)
         for slot, known in zip(body.inputs, inputs, strict=True):
             facts[slot] = known
@@ -69,14 +71,16 @@ class Interpretation:
         return facts
 
     def run_outputs(self, body: Body, inputs: Sequence[Facts]) -> list[Facts]:
-        """The facts of a body's outputs."""
+        """Return the facts of a body's outputs."""
         facts = self.run_body(body, inputs)
         return [facts[slot] for slot in body.outputs]
 
     def apply(
         self, primitive: Primitive, static: Static, inputs: Sequence[TensorType], read: Sequence[Facts]
     ) -> list[Facts]:
-        """The facts of an op's results where nothing is kept: by the rule of the first domain, or by its parts."""
+        """Return the facts of an op's results without a cache, by the rule of the first domain or by its
+        decomposition.
+        """
         types = tuple(inputs)
         call = OpCall(primitive, static, types, primitive.infer(types, static), {})
         found = self._by_rule(self.domains[0], call, [known[0] for known in read])
@@ -85,7 +89,9 @@ class Interpretation:
         return [(fact,) for fact in found]
 
     def results(self, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
-        """The facts of an equation's results, for those of its operands; `types` are of operands, then results."""
+        """Return the facts of an equation's results, given those of its operands; `types` lists operands, then
+        results.
+        """
         primitive = equation.primitive
         inputs, outputs = tuple(types[: len(read)]), tuple(types[len(read) :])
         sends = primitive.kind is Kind.COLLECTIVE and not all(primitive in domain.rules for domain in self.domains)
@@ -127,7 +133,7 @@ class Interpretation:
     def _by_parts(
         self, key: tuple[Any, ...], static: Static, inputs: tuple[TensorType, ...], read: Sequence[Facts]
     ) -> list[Facts]:
-        """The results of an op's decomposition; none where there is none, or it cannot be written down."""
+        """Return the results of an op's decomposition; none if it has none or cannot be recorded."""
         primitive = key[0]
         if key not in self._decompositions:
             self._decompositions[key] = _parts(primitive, static, inputs)
@@ -158,7 +164,7 @@ Limits: TypeAlias = "tuple[Any, ...]"
 
 
 def scan(run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
-    """A loop over the leading axis of its xs."""
+    """Return the facts of a scan, a loop over the leading axis of its xs."""
     loop = ScanParameters(**equation.static)
     length, carries, split = loop.length, loop.carries, loop.carries + loop.entries
     domains = run.domains
@@ -193,7 +199,7 @@ def scan(run: Interpretation, equation: Equation, read: Sequence[Facts], types: 
 
 
 def switch(run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
-    """A choice: what any branch gives, and the index decides."""
+    """Return the facts of a choice: the join of all branches, influenced by the index."""
     index, operands = read[0], read[1:]
     found = [run.run_outputs(body, operands) for body in get_branches(equation.static)]
     results = found[0]
@@ -210,9 +216,9 @@ def remat(run: Interpretation, equation: Equation, read: Sequence[Facts], types:
 def while_loop(
     run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]
 ) -> list[Facts]:
-    """A loop that a test ends: what is carried may be that of any iteration, and the test decides of which.
+    """Return the facts of a while loop: a carry may be that of any iteration, and depends on the test.
 
-    The body runs on carries for which the test holds; for those behind the loop it does not.
+    The body runs on carries that satisfy the test; the carries after the loop do not satisfy it.
     """
     loop = WhileParameters(**equation.static)
     count = len(loop.body.outputs)
@@ -240,7 +246,7 @@ def while_loop(
 
 
 def _replace_fact(known: tuple[Any, ...], at: int | None, fact: Any) -> tuple[Any, ...]:
-    """The facts with another one in a place, if there is one."""
+    """Return the facts with another fact at an index, if there are both."""
     return known if at is None or fact is None else (*known[:at], fact, *known[at + 1 :])
 
 
@@ -252,11 +258,11 @@ def _fixpoint(
     limits: Callable[[Sequence[Facts]], Sequence[Limits]],
     iterations: int | None = None,
 ) -> list[Facts]:
-    """The results of `step` for carries that hold before every iteration; it gives results, and what comes in next.
+    """Return the results of `step` for carries that hold before every iteration.
 
-    If there are no more iterations than rounds nothing is widened: after that many rounds the carries hold before each.
-    Otherwise carries are widened until they stay, met with the limits that are known of them, and narrowed as far as
-    another round confirms; what is remarked on the way is forgotten.
+    If the number of iterations is at most the number of rounds, nothing is widened: one round follows each iteration.
+    Otherwise carries are widened until they are stable, intersected with the known limits, and narrowed as long as
+    another round confirms them. Remarks from intermediate rounds are dropped.
     """
     if iterations is not None and 1 <= iterations <= _MOST:
         return _iterate(run, init, step, iterations)
@@ -278,7 +284,7 @@ def _fixpoint(
 
 
 def _iterate(run: Interpretation, init: Sequence[Facts], step: Step, iterations: int) -> list[Facts]:
-    """The results of all of a few iterations, one round for each."""
+    """Return the results of a few iterations, one round for each."""
     carried = list(init)
     for _ in range(iterations):
         outs, following = step(_renew(run, carried))
@@ -290,8 +296,10 @@ def _iterate(run: Interpretation, init: Sequence[Facts], step: Step, iterations:
 
 
 def _widen(run: Interpretation, init: Sequence[Facts], step: Step) -> tuple[list[Facts] | None, list[object]]:
-    """Carries that an iteration leaves as they are, None where they are not found in time; and the marks of the
-    domains behind the first iteration, whose remarks hold."""
+    """Return stable carries, None if too many rounds pass; and the marks of the domains after the first iteration.
+
+    The remarks of the first iteration hold.
+    """
     carried, marks = list(init), list[object]()
     for turn in range(_MOST):
         _, following = step(_renew(run, carried))
@@ -308,7 +316,7 @@ def _widen(run: Interpretation, init: Sequence[Facts], step: Step) -> tuple[list
 
 
 def _narrow(run: Interpretation, init: Sequence[Facts], step: Step, carried: list[Facts]) -> list[Facts]:
-    """The least carries among a few rounds from these on that an iteration leaves as they are."""
+    """Return the least stable carries within a few rounds from these."""
     for _ in range(_NARROWING):
         _, following = step(_renew(run, carried))
         joined = [_join(run, a, b) for a, b in zip(init, following)]
@@ -319,7 +327,7 @@ def _narrow(run: Interpretation, init: Sequence[Facts], step: Step, carried: lis
 
 
 def _holds(run: Interpretation, init: Sequence[Facts], step: Step, carried: Sequence[Facts]) -> bool:
-    """Whether the carries hold before the first iteration, and after one before which they do."""
+    """Return whether the carries hold before the first iteration, and are stable under an iteration."""
     _, following = step(_renew(run, carried))
     return _within(run, [_join(run, a, b) for a, b in zip(init, following)], carried)
 
@@ -342,7 +350,7 @@ def _limits(
 
 
 def _meet(run: Interpretation, carried: Sequence[Facts], limits: Sequence[Limits]) -> list[Facts]:
-    """The carries within their limits."""
+    """Return the carries within their limits."""
     return [
         tuple([f if limit is None else limit for f, limit in zip(known, found)])
         for known, found in zip(carried, limits, strict=True)
@@ -350,7 +358,7 @@ def _meet(run: Interpretation, carried: Sequence[Facts], limits: Sequence[Limits
 
 
 def _limit_step(run: Interpretation, step: Step, limits: Sequence[Limits]) -> Step:
-    """`step`, whose new carries are within their limits after an iteration that began within them."""
+    """Return `step` with new carries within their limits, for an iteration that started within them."""
 
     def limit(known: Facts, found: Limits) -> Facts:
         return tuple([f if m is None else d.limit(f, m) for d, f, m in zip(run.domains, known, found)])
@@ -364,7 +372,7 @@ def _limit_step(run: Interpretation, step: Step, limits: Sequence[Limits]) -> St
 
 
 def _renew(run: Interpretation, carried: Sequence[Facts]) -> list[Facts]:
-    """The carries as tensors of an iteration of their own."""
+    """Return the carries as tensors of a separate iteration."""
     return [_each(run, lambda d, f: d.renew(f), known) for known in carried]
 
 
@@ -396,7 +404,7 @@ _CONTROL: Mapping[Primitive, Callable[[Any, Equation, Sequence[Facts], Sequence[
 
 
 def refine(run: Interpretation, carried: Sequence[Facts], test: Facts, holds: bool) -> list[Facts]:
-    """The carries where the test holds, or where it does not."""
+    """Return the carries where the test holds, or where it does not."""
     columns = [domain.refine([known[i] for known in carried], test[i], holds) for i, domain in enumerate(run.domains)]
     return list(zip(*columns)) if carried else []
 
@@ -406,8 +414,10 @@ _EXACT_FLOATS = 2.0**52
 
 
 class Trips(NamedTuple):
-    """most      iterations; None where nothing bounds them
-    counters  by the number of a carry that counts its range
+    """The iterations of a while loop.
+
+    most      the largest number of iterations; None without a bound
+    counters  the range of each carry that counts, by the index of the carry
     """
 
     most: int | None
@@ -415,11 +425,11 @@ class Trips(NamedTuple):
 
 
 def bound_trips(run: Interpretation, loop: WhileParameters, read: Sequence[Facts], carried: Sequence[Facts]) -> Trips:
-    """The iterations of a loop whose operands have the facts `read`, and whose carries the facts `carried` before each.
+    """Bound the iterations of a loop, given the facts `read` of its operands and `carried` of its carries before each.
 
-    An integer c that each iteration makes greater by at least d >= 1, and that is at most m where the test holds, is at
-    least c0 + k*d before iteration k: so k <= (m - c0)/d. It never wraps around, since the dtype has the sum of m and
-    the most that is added.
+    Let each iteration add at least d >= 1 to an integer c, and let the test imply c <= m. Before iteration k the
+    integer is at least c0 + k*d, so k <= (m - c0)/d. It never wraps around, since the dtype represents the sum of m and
+    the largest increment.
     """
     at, count = ranges_index(run), len(loop.body.outputs)
     if at is None:
@@ -450,12 +460,12 @@ def bound_trips(run: Interpretation, loop: WhileParameters, read: Sequence[Facts
 
 
 def ranges_index(run: Interpretation) -> int | None:
-    """The place of the domain of ranges in a run."""
+    """Return the index of the domain of ranges in a run; None without it."""
     return next((at for at, domain in enumerate(run.domains) if domain.name == "ranges"), None)
 
 
 def _increment(body: Body, carry: int, facts: Sequence[ValueRange | None]) -> tuple[float, float] | None:
-    """The least and the most that an iteration adds to a carry; None for one to which it does not add a number."""
+    """Return the least and the largest number that an iteration adds to a carry; None if it does not add one."""
     source, result = body.inputs[carry], body.outputs[carry]
     made = next((equation for equation in body.equations if result in equation.outputs), None)
     if made is None or made.primitive not in (elementwise.ADD, elementwise.SUB):

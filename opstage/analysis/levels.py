@@ -1,11 +1,11 @@
-"""Levels: ranges of parts of a tensor, which tell what a finite mask leaves apart from what it masks.
+"""Levels: ranges of parts of a tensor, which show how far a finite mask separates masked elements from others.
 
-A mask of -1e9 is a number like any other: what it is added to still reads its sources. But where the scores have
-bounds, `score + mask` is in one range where it is masked and in another one elsewhere, and a row of which one position
-is kept has a maximum far above all that is masked. Then exp(masked - maximum) is exactly 0: dependence ends there.
+A mask of -1e9 is an ordinary number, so `score + mask` still reads the masked scores. If the scores have bounds, the
+sum has one range where it is masked and another one elsewhere. A row with an unmasked position then has a maximum far
+above all masked elements. So exp(masked - maximum) is exactly 0, and the dependence ends there.
 
-A level says: outside of this region all elements are in this range. Its regions are those of the dependence domain, by
-which the numbers of masks are followed, and its ranges follow from the rules of the ranges domain.
+A level states that all elements outside a region are in a range. Its regions are those of the dependence domain, which
+follows the numbers of masks; its ranges follow from the rules of the ranges domain.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST = 6
 
 @final
 class Levels(Nested):
-    """Facts without sources, of which `outside` has ranges in place of numbers, which no rule for moves looks at.
+    """Facts without sources, whose `outside` contains ranges in place of numbers; layout rules never read them.
 
     ranges  the domain of ranges of the same run
     """
@@ -126,7 +126,7 @@ def pointwise(domain: Levels, call: OpCall, facts: Sequence[Fact]) -> Sequence[F
 
 
 def _applied(domain: Levels, rule: Rule, call: OpCall, levels: Sequence[ValueRange]) -> ValueRange | None:
-    """The result of the rule of ranges for these levels, without its remarks."""
+    """Return the result of the rule of ranges for these levels, without its remarks."""
     found: list[ValueRange] = []
     domain.ranges.holds(lambda: found.extend(rule(domain.ranges, call, levels) or ()))
     return found[0] if found else None
@@ -139,7 +139,7 @@ def _is_narrower(domain: Levels, call: OpCall) -> bool:
 
 
 def peak(domain: Levels, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """The greatest element of each row is at least the low end of a level that every row has an element of."""
+    """Return the levels of a maximum: at least the low end of a level that every row has an element of."""
     static = call.static
     axes = static["axes"]
     (fact, numbers), (known,) = align([facts[0], call.known["dependence"][0]]), call.known["ranges"]

@@ -1,11 +1,11 @@
-"""How the result for a batch depends on its rows: each from one row, a sum over rows, a ratio of such sums.
+"""How the result for a batch depends on its examples: each from one row, a sum over rows, a ratio of such sums.
 
-Two domains, over a program traced with a symbolic number of rows. `RowReads` is dependence along that dim; `Joins`
-asks it, and knows besides which results are sums over rows, and of which degree in their number. `parts_of` finds
-which sums must be those of the whole batch so that the results of its parts add up.
+There are two domains, over a program traced with a symbolic number of rows. `RowReads` is dependence along that dim;
+`Joins` reads its facts, and classifies results as sums over rows of a degree in their number. `analyze_parts` finds
+which sums must cover the whole batch so that the results of its parts add up.
 
-A program of a rank may have collectives. What all ranks receive from them is fixed. The rank has `rows` of the batch's
-rows * ranks: a number of that product alone is one of the whole batch.
+The program of a rank may have collectives, whose results are fixed if all ranks receive the same. The rank has `rows`
+of the batch's rows * ranks: a number that depends on that product alone belongs to the whole batch.
 """
 
 from __future__ import annotations
@@ -57,13 +57,15 @@ ROWS, RANKS = "rows", "ranks"
 
 
 def _each_row(domain: Any, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """A batch norm: rows to rows, since its statistics are deliberately those of a part."""
+    """Return the facts of a batch norm: rows to rows, since its statistics are deliberately those of a part."""
     return [facts[0], *[domain.top(type_, facts) for type_ in call.outputs[1:]]]
 
 
 class RowReads(Dependence):
-    """Dependence along the rows. What has rows and reads none, such as zeros, is said to read its own, so that an op
-    that mixes them is seen."""
+    """Dependence along the rows. A tensor that has rows and reads none, such as zeros, counts as reading its own rows.
+
+    So an op that mixes the rows of such a tensor is found.
+    """
 
     name = "rows"
     rules: ClassVar[Mapping[Primitive, Rule]] = {
@@ -92,7 +94,7 @@ class RowReads(Dependence):
 
 
 def row_index(fact: Fact) -> int | None:
-    """The index along which each entry is of the row of that number; None if there is none."""
+    """Return the index whose entries belong to the rows of the same number; None without one."""
     at = [i for i, size in enumerate(fact.sizes) if isinstance(size, DimExpr)]
     return at[0] if len(at) == 1 and not fact.whole and fact.reads == ((at[0], _OWN),) else None
 
@@ -106,16 +108,18 @@ class RowKind(IntEnum):
 
 
 class Join(NamedTuple):
-    """data     whether it can be computed before: no gradient reaches it, and it depends on no random draw
-    drawn    whether it depends on one
-    integral whether it is a whole number, of whatever dtype
-    zero     of a FIXED, whether it is 0
-    degree   of a SUM, the power of the number of rows by which it was multiplied: -1 for a mean
-    affine   of a SUM, whether something fixed was added
-    power    of a FIXED number, the power of the number of rows in it: that of a rank times `ranks` is that of the batch
-    local    of a FIXED, whether the rank's own number of rows made the power so, and not what a collective was given
-    uniform  of ROWS, whether all rows are the same
-    note     of a MIXED, what mixed it, where that is not the op
+    """How a tensor joins from those of parts of the batch.
+
+    data      computable before the step: no gradient reaches it, and it does not depend on random samples
+    drawn     depends on random samples
+    integral  a whole number, of any dtype
+    zero      for FIXED: is 0
+    degree    for SUM: the power of the number of rows that multiplies it; -1 for a mean
+    affine    for SUM: includes a fixed summand
+    power     for FIXED: the power of the number of rows in it; that of a rank times `ranks` is that of the batch
+    local     for FIXED: the power comes from the rank's own number of rows, not from the operand of a collective
+    uniform   for ROWS: all rows are equal
+    note      for MIXED: the cause, if it is not the op itself
     """
 
     kind: RowKind
@@ -140,7 +144,9 @@ _UNFOLLOWED = Join(RowKind.MIXED, note=_BY_NUMBER)
 
 
 def row_power(value: Any) -> int | None:
-    """The power of the number of rows that a static number is a multiple of; None if it is another function of it."""
+    """Return the power of the number of rows that a static number is a multiple of; None for any other function of
+    it.
+    """
     if isinstance(value, DimExpr):
         value = value / 1
     if not isinstance(value, DimFloat):
@@ -175,7 +181,7 @@ def _times_power(power: int | None, times: int) -> int | None:
 
 
 def _reads_rows(value: Any) -> bool:
-    """Whether a static number depends on that of the rows."""
+    """Return whether a static number depends on the number of rows."""
     if isinstance(value, (DimFloat, Opaque)):
         bases = [base for factors in value.terms for base, _ in factors]
         return any(_reads_rows(base) for base in bases)
@@ -207,7 +213,7 @@ def _rule(domain: Joins, call: OpCall, facts: Sequence[Join]) -> Sequence[Join] 
 
 
 def has_rows(type: TensorType) -> bool:
-    """Whether it has the rows of a part, and not only those of the whole batch."""
+    """Return whether a tensor has the rows of a part, and not only those of the whole batch."""
     return any(isinstance(size, DimExpr) and _reads_rows(size) and row_power(size) != 0 for size in type.shape)
 
 
@@ -258,7 +264,7 @@ def _transfer(domain: Joins, call: OpCall, facts: Sequence[Join]) -> list[Join]:
 
 
 def _followed(domain: Joins, call: OpCall, facts: Sequence[Join], worst: RowKind) -> list[Join]:
-    """The results of an op on what is of rows, or fixed."""
+    """Return the results of an op on operands that have rows or are fixed."""
     if worst is RowKind.FIXED:
         kept = facts and call.primitive in _KEEP_NUMBERS
         return _number(call, facts[0].power if kept else 0, facts[0].local if kept else False)
@@ -266,7 +272,7 @@ def _followed(domain: Joins, call: OpCall, facts: Sequence[Join], worst: RowKind
 
 
 def _number(call: OpCall, power: int | None, local: bool) -> list[Join]:
-    """The result of an op on what has no rows, which it may repeat for each."""
+    """Return the result of an op on operands without rows, which it may repeat for each row."""
     if power is None:
         return [_UNFOLLOWED]
     if has_rows(call.outputs[0]):
@@ -281,7 +287,7 @@ def _number(call: OpCall, power: int | None, local: bool) -> list[Join]:
 
 
 def _of_ranks(call: OpCall, facts: Sequence[Join]) -> Join:
-    """The result of a collective: fixed, if all ranks receive the same."""
+    """Return the result of a collective: fixed if all ranks receive the same."""
     primitive, result = call.primitive, call.outputs[0]
     sent = MIXED._replace(note=BY_SENDING)
     if not facts:
@@ -330,13 +336,13 @@ def _axis(fact: Fact, index: int | None) -> int | None:
 
 
 def _alike(known: Sequence[Fact], at: Sequence[int | None]) -> bool:
-    """Whether rows follow each other in the same way along the axes that a product sums over."""
+    """Return whether rows have the same order along the axes that a product sums over."""
     cuts = [next(sizes for a, sizes in enumerate(fact.axes) if i in fact.indices(a)) for fact, i in zip(known, at)]
     return len(cuts[0]) == len(cuts[1]) and all(equal_proved(x, y) for x, y in zip(*cuts))
 
 
 def _of_sums(call: OpCall, facts: Sequence[Join], *, ratios: bool = True) -> Join:
-    """The result of an op on sums over rows."""
+    """Return the result of an op on sums over rows."""
     primitive = call.primitive
     if any(fact.kind is RowKind.ROWS for fact in facts):
         return MIXED
@@ -364,7 +370,7 @@ def _of_sums(call: OpCall, facts: Sequence[Join], *, ratios: bool = True) -> Joi
 
 
 def addends(primitive: Primitive, facts: Sequence[Join]) -> list[int]:
-    """Which operands are fixed and are added to sums over rows, by the number of each."""
+    """Return the indices of the operands that are fixed and added to sums over rows."""
     if primitive not in _ADDING or not any(fact.is_sum for fact in facts):
         return []
     first = 1 if primitive is SELECT else 0
@@ -380,9 +386,9 @@ def _times(term: Join, power: int) -> Join:
 class Joins(Domain[Join]):
     """How each tensor joins from those of parts of the batch.
 
-    whole   whether numbers that depend on that of the rows are those of the whole batch, and fixed
-    ranks   whether the parts are those of ranks, which compute the statistics of the whole batch
-    of_rank whether the program is that of a rank, in which what is alike on all ranks may be repeated for rows
+    whole    numbers that depend on the number of rows are those of the whole batch, and fixed
+    ranks    the parts belong to ranks, which compute the statistics of the whole batch
+    of_rank  the program is that of a rank, which may repeat replicated tensors for rows
     """
 
     name = "joins"
@@ -457,12 +463,12 @@ class Joins(Domain[Join]):
 class TermFacts(NamedTuple):
     """Facts by which the results of parts of a batch add up to that of the batch.
 
-    An operand is (the first result of its op, its number).
+    An operand is a pair: the first result of its op, and its index.
 
-    facts     of each slot, if so
-    whole     operands that are to be sums over all rows of the batch, not over those of the part
-    shared    operands of which each part adds its share
-    needs     by slot, the slots of the sums over all rows that it depends on
+    facts   of each slot, if so
+    whole   operands that must be sums over all rows of the batch, not over those of the part
+    shared  operands of which each part adds its share
+    needs   by slot, the slots of the sums over all rows that it depends on
     """
 
     facts: Sequence[Any]
@@ -472,11 +478,11 @@ class TermFacts(NamedTuple):
 
 
 def analyze_parts(run: Interpretation, body: Body) -> TermFacts:
-    """Find how the results for parts of a batch, of which the inputs of `body` hold the rows, add up.
+    """Find how the results for parts of a batch add up; the inputs of `body` have the rows.
 
-    Where a result is no sum over rows, operands that are such sums are taken of the whole batch: the fewest that help,
-    at first those that can be computed before. Numbers that depend on that of the rows are those of the whole batch.
-    `run` is one in `RowReads` and `Joins(whole=True)`.
+    If a result is not a sum over rows, some operands that are such sums must cover the whole batch: the fewest that
+    help, first those that are computable before the step. Numbers that depend on the number of rows are those of the
+    whole batch. `run` is an interpretation in `RowReads` and `Joins(whole=True)`.
     """
     facts: list[Any] = [None] * len(body.types)
     for slot in body.inputs:
@@ -497,15 +503,14 @@ def analyze_parts(run: Interpretation, body: Body) -> TermFacts:
 
 
 def source_facts(run: Interpretation, type: TensorType) -> Any:
-    """The facts of an input of this type."""
+    """Return the facts of an input of this type."""
     return tuple([domain.source("", type) for domain in run.domains])
 
 
 def _of_parts(
     run: Interpretation, equation: Equation, read: Sequence[Any], types: Sequence[TensorType]
 ) -> tuple[list[Any], Sequence[int], Sequence[int]]:
-    """The facts of an equation's results, the operands that are taken of the whole batch for them, and those that are
-    added in shares."""
+    """Return the facts of an equation's results, the operands that must cover the batch, and those added in shares."""
     sums = [i for i, (_, join) in enumerate(read) if join.kind is RowKind.SUM]
     before = [i for i in sums if read[i][1].data]
     for chosen in (list[int](), [i for i in before if i], before, sums):

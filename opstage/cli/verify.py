@@ -69,7 +69,7 @@ def verify(
             method=method,
             confirm=confirm,
             splits=split,
-            most_boxes=most_boxes,
+            max_boxes=most_boxes,
         )
     except SearchInterrupted as interrupted:
         verdict, code = interrupted.found, INTERRUPTED

@@ -1,7 +1,7 @@
-"""Facts: what is proved of a program for every allowed size, by running it on facts in place of tensors.
+"""Facts: what is proved of a program for every allowed size, by abstract interpretation.
 
 `with_claims` proves claims about what outputs read, or refutes them by a run; `ranges_of` finds where numbers may leave
-the dtype. `report_of` brings recorded graphs to both.
+the dtype. `report_of` makes a recorded graph acceptable to both.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ __dir__ = __all__.copy
 
 
 def report_of(graph: Graph) -> Report:
-    """The report on a recorded graph: for `ranges_of` and `with_claims`, as that of `opstage.check` is on a program.
+    """Return the report on a recorded graph, for `ranges_of` and `with_claims`, like that of `opstage.check` on a
+    program.
 
-    Findings are at the lines that the graph has of its source. What Specs declared is not in a graph: state bounds of
-    its inputs where they matter.
+    Findings refer to the source lines that the graph records. A graph does not record what Specs declared, so give the
+    bounds of its inputs where they matter.
 
     Raises:
-        UsageError: what is no recorded graph.
+        UsageError: `graph` is not a recorded graph.
     """
     if not isinstance(graph, Graph):
         raise UsageError(f"report_of takes the graph that opstage.record gives, not {a_type(graph)}")

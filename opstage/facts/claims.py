@@ -1,4 +1,4 @@
-"""Claims about a checked program: proved by the dependence of its outputs, or refuted by running it in float64."""
+"""Claims about a checked program: proved by the dependence of its outputs, or refuted by a run in float64."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ Bounds: TypeAlias = "Mapping[str, tuple[float, float]]"
 def with_claims(
     report: Report, claims: Sequence[Claim], bounds: Bounds | None = None, dtype: str | None = None
 ) -> Report:
-    """The report with a verdict on each claim: those that are not proved are errors, rows masked as a whole warnings.
+    """Return the report with a verdict on each claim; claims that are not proved are errors, fully masked rows
+    warnings.
 
-    Every input that has the named axis is a source, the parameters too. `bounds` are those of `ranges_of`: with them,
-    and with what Specs declare, it is decided what a mask of finite numbers hides, in the program's dtype or in
-    `dtype`, such as float16, where -1e9 is -inf. A claim is refuted by a run in float64, whatever the dtype.
+    Every input with the named axis is a source, including parameters. `bounds` are those of `ranges_of`. Together with
+    the declarations of Specs they decide what a finite mask hides, in the program's dtype or in `dtype`, such as
+    float16, where -1e9 is -inf. A claim is refuted by a run in float64 for any dtype.
 
     Raises:
-        UsageError: bounds that are none, or of no input; a dtype of no ranges.
+        UsageError: invalid bounds, bounds of an unknown input, or a dtype without ranges.
     """
     if not claims:
         return report
@@ -88,7 +89,7 @@ def with_claims(
 
 
 class _Known(NamedTuple):
-    """The facts of every slot along one dim, None where a size has no such name, and what was seen on the way."""
+    """The facts of every slot along one dim, None if no size has its name, and findings of the run."""
 
     dim: DimExpr | None
     facts: Sequence[Fact]
@@ -99,15 +100,17 @@ class _Known(NamedTuple):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """The assumptions of what is proved by them."""
+        """Return the assumptions of proofs by these facts."""
         return (*ASSUMPTIONS, *self.domain.assumptions, *self.given)
 
 
 def _facts(
     report: Report, axis: str | None, followed: Sequence[str], ranges: Ranges | None, asked: bool = False
 ) -> _Known:
-    """The facts along an axis; or without one of which inputs, among those that are `followed`, is read at all. Inputs
-    that are not told apart make layers alike, which then cost one. Ranges are asked where `asked`."""
+    """Return the facts along an axis, or without one the facts of which `followed` inputs are read.
+
+    Inputs that are not distinguished make layers equal, which then cost one. Ranges are computed if `asked`.
+    """
     program = report.program
     body = program.body
     every = [size for slot in body.inputs for size in body.types[slot].shape]
@@ -146,7 +149,7 @@ def _facts(
 
 
 def _is_proved(report: Report, axis: str | None, known: _Known, claims: Sequence[Claim]) -> bool:
-    """Whether all claims about an axis are proved by these facts."""
+    """Return whether these facts prove all claims about an axis."""
     dim = known.dim
     return dim is not None and all(
         _keeps(known.facts[slot], dim, claim)
@@ -210,7 +213,7 @@ def _permitted(fact: Fact, index: int, span: Span, at: int, claim: AlongAxis) ->
 
 
 def _first(report: Report, facts: Sequence[Fact], clean: Callable[[Fact], bool]) -> Equation | None:
-    """The first op whose operands are clean and whose results are not."""
+    """Return the first op whose operands are clean and whose results are not."""
     for equation in report.program.body.equations:
         if all(clean(facts[slot]) for slot in equation.inputs) and not all(clean(facts[s]) for s in equation.outputs):
             return equation
@@ -225,7 +228,7 @@ def _show_sizes(found: Found) -> str:
 
 
 def _names_input(path: str, name: str) -> bool:
-    """Whether an input is the one called `name`, or a part of it."""
+    """Return whether an input is called `name`, or is a part of it."""
     return path == name or path.startswith((f"{name}.", f"{name}["))
 
 
@@ -259,7 +262,7 @@ def _check_input_claim(report: Report, claim: Uses | Ignores, known: _Known, bou
 def _search(
     report: Report, dim: str | None, bounds: Bounds | None, look: Callable[[Runs], Found | None]
 ) -> tuple[Found | None, tuple[str, ...]]:
-    """The find of a run at small sizes, and why there is none."""
+    """Return what a run at small sizes finds, and the reasons if it finds nothing."""
     try:
         tried = False
         for runs in sample_runs(report.program, report.conditions, dim, bounds):
@@ -288,11 +291,11 @@ Ends: TypeAlias = tuple[float, float]
 
 @final
 class TooLarge(Exception):
-    """The program has more elements than are run for a claim."""
+    """The program has more elements than a run for a claim may have."""
 
 
 class Found(NamedTuple):
-    """In a run at `sizes` the outputs at `target` moved with the inputs at `source`."""
+    """A run at `sizes`, in which the outputs at `target` moved with the inputs at `source`."""
 
     target: int
     source: int
@@ -300,7 +303,7 @@ class Found(NamedTuple):
 
 
 class Runs:
-    """A program at small sizes, ready to be run."""
+    """A program at small sizes, ready to run."""
 
     def __init__(self, program: CheckedProgram, sizes: Mapping[str, int], ends: Sequence[Ends]):
         self.named = program.body
@@ -314,15 +317,18 @@ class Runs:
         self._held = constants(self._ops, self.body)
 
     def outputs(self, values: Sequence[Array]) -> list[Array]:
-        """The outputs for these inputs."""
+        """Return the outputs for these inputs."""
         refs = [self._ops.const(value, dtype=value.dtype) for value in values]
         with np.errstate(all="ignore"):
             found = evaluate(self._ops, self.body, refs, self._held)
         return [np.array(self._ops.get(ref)) for ref in found]
 
     def inputs(self, attempt: int) -> list[Array]:
-        """Return inputs: normal floats; in further attempts positive ones, and small ones with positive vectors, as
-        scales and variances are. Integers are 0 or 1, valid as indices. Inputs with bounds are uniform there."""
+        """Return the inputs of an attempt: normal floats, uniform ones for inputs with bounds; integers are 0 or 1,
+        valid indices.
+
+        Further attempts have positive floats, or small floats with positive vectors, as scales and variances are.
+        """
         rng = np.random.default_rng(attempt)
         found: list[Array] = []
         for name, type_, (low, high) in zip(self.names, self.body.input_types, self.ends):
@@ -343,8 +349,11 @@ class Runs:
         return found
 
     def attempts(self) -> Iterator[tuple[int, list[Array], Callable[[Sequence[Array]], list[Array]]]]:
-        """Yield each attempt, its inputs, and a function that returns which elements of the outputs differ for other
-        inputs, and do not already differ between runs on the same inputs."""
+        """Yield each attempt: its number, its inputs, and a function that returns which output elements change for
+        other inputs.
+
+        Elements that change between runs on the same inputs do not count.
+        """
         for attempt in range(_ATTEMPTS):
             values = self.inputs(attempt)
             first = self.outputs(values)
@@ -362,8 +371,10 @@ class Runs:
 def sample_runs(
     program: CheckedProgram, conditions: Sequence[Assumption], dim: str | None, bounds: Mapping[str, Ends] | None = None
 ) -> Iterator[Runs]:
-    """The program at a few allowed sizes, at which the dim has several indices where it may; `bounds` are those of
-    `ranges_of`, which inputs keep."""
+    """Yield the program at a few allowed sizes, with several indices along the dim where possible.
+
+    `bounds` are those of `ranges_of`, which inputs satisfy.
+    """
     ends = [input_bounds(name, bounds or {}, program.ranges) for name in program.names]
     names, given = program.scope.names, 0
     for sizes in _candidates(program, names, dim):
@@ -392,7 +403,7 @@ def _candidates(program: CheckedProgram, names: Sequence[str], dim: str | None) 
 
 
 def breach(runs: Runs, claim: AlongAxis, sources: Sequence[int], axis: Dim) -> Found | None:
-    """Indices that a run shows to break a claim; `sources` are the inputs, by number, that are moved."""
+    """Return indices at which a run breaks a claim; `sources` are the indices of the inputs that change."""
     places = {i: _axes(runs.named.types[runs.named.inputs[i]].shape, axis) for i in sources}
     places = {i: at for i, at in places.items() if at}
     targets = [_axes(runs.named.types[slot].shape, axis) for slot in runs.named.outputs]
@@ -413,7 +424,7 @@ def breach(runs: Runs, claim: AlongAxis, sources: Sequence[int], axis: Dim) -> F
 
 
 def reads(runs: Runs, inputs: Sequence[int]) -> bool:
-    """Whether an output moves with these inputs, all of them moved."""
+    """Return whether an output changes with these inputs, when all of them change."""
     for attempt, values, changed in runs.attempts():
         other = [_other(v, runs.ends[i], attempt) if i in inputs else v for i, v in enumerate(values)]
         if any(moved.any() for moved in changed(other)):
@@ -422,7 +433,7 @@ def reads(runs: Runs, inputs: Sequence[int]) -> bool:
 
 
 def _changed(value: Array, axes: Sequence[int], index: int, ends: Ends, attempt: int) -> Array:
-    """The array with other elements at an index of these axes."""
+    """Return the array with other elements at an index of these axes."""
     new = value.copy()
     for axis in axes:
         part = np.moveaxis(new, axis, 0)[index : index + 1]
@@ -431,7 +442,7 @@ def _changed(value: Array, axes: Sequence[int], index: int, ends: Ends, attempt:
 
 
 def _other(value: Array, ends: Ends, attempt: int) -> Array:
-    """Other numbers, between the same bounds; in further attempts in another order, on which choices go."""
+    """Return other numbers between the same bounds; further attempts also change their order, which decides choices."""
     low, high = ends
     if value.dtype.kind != "f":
         least = int(max(low, 0.0))
@@ -446,13 +457,13 @@ def _other(value: Array, ends: Ends, attempt: int) -> Array:
 
 
 def _alike(a: Array, b: Array) -> Array:
-    """Which elements are the same; a zero has no sign, and one nan is as good as another."""
+    """Return which elements are the same; zeros have no sign, and all nans are equal."""
     same = a == b
     return np.asarray(same | ((a != a) & (b != b)))
 
 
 def _axes(shape: Sequence[Dim], dim: Dim) -> list[int]:
-    """The axes whose size is a named dim, or is proved to be."""
+    """Return the axes whose size is a named dim, or is proved equal to it."""
     return [axis for axis, size in enumerate(shape) if isinstance(size, DimExpr) and equal_proved(size, dim)]
 
 
@@ -461,7 +472,7 @@ def _count(type_: TensorType) -> int:
 
 
 def _in_float64(body: Body) -> Body:
-    """The same program of float64 in place of float32."""
+    """Return the same program with float64 in place of float32."""
 
     def convert_type(type_: TensorType) -> TensorType:
         return TensorType(type_.shape, FLOAT64) if type_.dtype == FLOAT32 else type_

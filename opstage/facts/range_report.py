@@ -26,12 +26,14 @@ _MOST_TURNS = 6
 @final
 @dataclass(frozen=True)
 class RangeReport:
-    """dtype        the float dtype that the program was read in
+    """The ranges of a program.
+
+    dtype        the float dtype of the analysis
     outputs      path and range of each output
-    findings     warnings where known bounds say that something may go wrong, notes where there are no bounds
-    given        the ranges of inputs that they follow from
-    assumptions  what the ranges take for granted besides
-    unbounded    paths of outputs without a bound that holds for all finite inputs: whether they are finite is not known
+    findings     warnings if known bounds show an error, notes if bounds are unknown
+    given        sentences on the input ranges in use
+    assumptions  further assumptions of the ranges
+    unbounded    paths of outputs without a bound for all finite inputs, which are not proved finite
     """
 
     dtype: str
@@ -43,7 +45,7 @@ class RangeReport:
 
     @property
     def safe(self) -> bool:
-        """Whether nothing was found, and every output is a finite number as far as the assumptions hold."""
+        """Return whether there are no findings, and every output is finite under the assumptions."""
         return not self.findings and not any(found.nan or found.infinite for _, found in self.outputs)
 
     def __str__(self) -> str:
@@ -59,16 +61,18 @@ def ranges_of(
     *,
     initial: bool = False,
 ) -> RangeReport:
-    """The ranges of a checked program.
+    """Return the ranges of a checked program.
 
-    bounds  pattern of an input's path, such as "x" or "params.*" -> (low, high) of its elements, in place of what its
-            Spec declares; inputs without either are finite and no more is known
-    dtype   float64, float32, bfloat16 or float16; by default that of the check
-    initial whether declared parameters, state, and slots and scalars of an optimizer, are what they are in the first
-            step: what is found then is said of that step alone
+    bounds   pattern of an input's path, such as "x" or "params.*" -> (low, high) of its elements, in place of the range
+             of
+             its Spec; inputs without either are any finite numbers
+    dtype    float64, float32, bfloat16 or float16; by default that of the check
+    initial  take parameters, state, and slots and scalars of an optimizer at their values in the first step; the
+             findings
+             then hold for that step alone
 
     Raises:
-        UsageError: what is no report; bounds that are none; a pattern that no input has; an error of the check.
+        UsageError: `report` is not a report or has errors; bounds are invalid, or a pattern matches no input.
     """
     if not isinstance(report, Report):
         raise UsageError(f"ranges_of takes the report of opstage.check or of report_of, not {a_type(report)}")
@@ -87,14 +91,14 @@ def ranges_of(
 
 
 def _stays(after: ValueRange, ends: tuple[float, float]) -> bool:
-    """Whether what a step gives is a number between the ends."""
+    """Return whether a step's result is a number between the ends."""
     return ends[0] <= after.low and after.high <= ends[1] and not after.nan and not after.infinite
 
 
 def _signs(program: CheckedProgram, bounds: Bounds) -> dict[str, tuple[float, float]]:
-    """Candidates for what stays at least 0: what a step is given and gives again, and is not negative at first.
+    """Return candidates for invariants: inputs that a step returns again, and that are nonnegative at first.
 
-    Parameters are left out: no step keeps their sign.
+    Parameters are left out, since no step preserves their sign.
     """
     paths = set(program.output_names()) if program.body.outputs and program.initial else set()
     return {
@@ -106,7 +110,7 @@ def _signs(program: CheckedProgram, bounds: Bounds) -> dict[str, tuple[float, fl
 
 
 def _read(domain: Ranges, program: CheckedProgram) -> tuple[RangeReport, list[ValueRange]]:
-    """The report of a domain on a program, and the ranges of its inputs."""
+    """Return the report of a domain on a program, and the ranges of its inputs."""
     found: dict[Finding, int] = {}
 
     def after(equation: Equation) -> None:
@@ -132,7 +136,7 @@ def _outputs(
     sources: Sequence[ValueRange],
     after: Callable[[Equation], None] = lambda equation: None,
 ) -> list[ValueRange]:
-    """The ranges of a program's outputs, for those of its inputs."""
+    """Return the ranges of a program's outputs, given those of its inputs."""
     run = domain.run = Interpretation([domain], program.scope)
     facts = run.run(program.body, [(source,) for source in sources], after)
     return [facts[slot][0] for slot in program.body.outputs]
@@ -141,8 +145,10 @@ def _outputs(
 def _unbounded(
     domain: Ranges, program: CheckedProgram, found: RangeReport, sources: Sequence[ValueRange]
 ) -> tuple[str, ...]:
-    """The paths of outputs that are not proved finite for all finite inputs, without an assumption on sums and products
-    of what has no known bound."""
+    """Return the paths of outputs that are not proved finite for all finite inputs.
+
+    The proof does not assume that sums and products of unbounded numbers stay finite.
+    """
     finite = [domain.finite(source, type_) for source, type_ in zip(sources, program.body.input_types)]
     ranges = [known for _, known in found.outputs] if finite == sources else _outputs(domain, program, finite)
     paths = [path for path, _ in found.outputs]
@@ -157,7 +163,7 @@ def range_domain(
     initial: bool = False,
     invariants: Bounds | None = None,
 ) -> Ranges:
-    """The domain of a program's ranges, for arguments as those of `ranges_of`, which it checks as that does."""
+    """Return the domain of a program's ranges, with the arguments of `ranges_of` and the same checks of them."""
     limits = float_limits(dtype_name(program.dtype) if dtype is None else dtype)
     first = program.initial if initial else {}
     domain = Ranges(limits, _checked(bounds or {}), program.ranges, first, program.lasting, invariants, program.dtype)
@@ -168,11 +174,12 @@ def range_domain(
 
 
 def bounds_of_claims(bounds: Bounds, report: Report, other: Report | None) -> Bounds:
-    """The bounds of inputs of the program that claims are about, among those that were stated for two forms of it.
+    """Return those bounds that belong to inputs of the program of the claims, among bounds stated for two forms of it.
 
-    other   the report on the other form, where its ranges are asked for; its inputs may have bounds too
+    other   the report on the other form, if its ranges are wanted; its inputs may have bounds too
 
-    Raises UsageError for a pattern that no input of either has.
+    Raises:
+        UsageError: a pattern matches no input of either form.
     """
     found = {pattern: ends for pattern, ends in bounds.items() if _matches_input(pattern, report.program)}
     for pattern in bounds:
@@ -186,7 +193,7 @@ def _matches_input(pattern: str, program: CheckedProgram) -> bool:
 
 
 def _of_no_input(pattern: str, program: CheckedProgram, of_claims: bool = False) -> UsageError:
-    """A pattern that no input has; inputs that are no parameters are named first."""
+    """Return the error for a pattern without an input; it lists inputs before parameters."""
     known = [name for name in (*program.names[program.parameters :], *program.names[: program.parameters]) if name]
     more = f", and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     what = "no input has" if not of_claims else "no input of the forward pass, which claims are about, has"
@@ -197,8 +204,10 @@ def _of_no_input(pattern: str, program: CheckedProgram, of_claims: bool = False)
 
 
 def with_ranges(report: Report, ranges: RangeReport, *, strict: bool = False) -> Report:
-    """The report with the findings of its program's ranges among its warnings and notes; among its errors, with one for
-    outputs that are not bounded, if `strict`."""
+    """Return the report with the findings of its program's ranges among its warnings and notes.
+
+    With `strict` they are errors, and so are outputs without a bound.
+    """
     findings = ranges.findings
     if strict:
         unbounded = [Finding("ranges", unbounded_text(ranges), rule="unbounded")] if ranges.unbounded else []
@@ -211,14 +220,14 @@ def with_ranges(report: Report, ranges: RangeReport, *, strict: bool = False) ->
 
 
 def unbounded_text(ranges: RangeReport) -> str:
-    """The message about outputs that are not proved to be finite."""
+    """Return the message about outputs that are not proved finite."""
     more = f", and {len(ranges.unbounded) - _SHOWN} more" if len(ranges.unbounded) > _SHOWN else ""
     names = ", ".join([path or "the output" for path in ranges.unbounded[:_SHOWN]])
     return f"no bound is known of {names}{more}; declare the ranges of inputs, and the bounds of their sizes"
 
 
 def _hidden(domain: Ranges, found: Mapping[Finding, int]) -> tuple[Finding, ...]:
-    """The findings, those of another rule whose values a select drops wherever they are wrong."""
+    """Return the findings, with another rule for those whose values a select drops wherever they are wrong."""
     return tuple([_behind(f, domain.hidden[value]) if value in domain.hidden else f for f, value in found.items()])
 
 
@@ -228,7 +237,7 @@ def _behind(finding: Finding, fix: str) -> Finding:
 
 
 def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Each rule once for each line: the first of several iterations or layers, a warning before notes."""
+    """Return one finding for each rule and line: the first of several iterations or layers, warnings before notes."""
     first: dict[Any, Finding] = {}
     for finding in sorted(findings, key=lambda f: f.severity != "warning"):
         source = finding.source

@@ -1,4 +1,4 @@
-"""Measures the rates of this machine in a second or two; they are stored in the kernel cache of this environment."""
+"""Measures the rates of this machine in a second or two, and stores them in the kernel cache of this environment."""
 
 from __future__ import annotations
 
@@ -47,10 +47,12 @@ VERSION = 7
 
 
 def machine_rates(options: Options, *, anew: bool = False) -> Rates:
-    """The rates of this machine for the interpreter and dtype of `options`: stored ones, or measured now.
+    """Return the rates of this machine for the interpreter and dtype of `options`: stored ones, or measured ones.
 
-    Rates that are measured, `anew` or because none were stored, are stored. Raises UsageError for an interpreter that
-    cannot be measured.
+    They are measured if none are stored, or if `anew` asks for it, and then stored.
+
+    Raises:
+        UsageError: the interpreter is not supported.
     """
     require_measurable(options)
     place = _cache_file(options)
@@ -78,7 +80,7 @@ def require_measurable(options: Options) -> None:
 
 
 def _cache_file(options: Options) -> Path | None:
-    """The file of the rates; its name encodes everything they depend on."""
+    """Return the file of the rates, whose name encodes everything they depend on; None without a cache."""
     folder = cache_folder()
     if folder is None:
         return None
@@ -88,7 +90,7 @@ def _cache_file(options: Options) -> Path | None:
 
 
 def measure_rates(options: Options) -> Rates:
-    """Measure the rates of this machine, which should be idle: the best of a few rounds counts for every figure."""
+    """Measure the rates of this machine, which should be idle: each figure is the best of a few rounds."""
     require_measurable(options)
     threads, busy = workers(), _busy()
     bandwidths = tuple((n, _bandwidth(n, threads)) for n in _WORKING_SETS)
@@ -116,7 +118,7 @@ def measure_rates(options: Options) -> Rates:
 
 
 def _busy() -> str:
-    """A remark if the machine was busy, by its load in the last minute."""
+    """Return a remark if the machine was busy, by its load in the last minute."""
     try:
         load, cores = os.getloadavg()[0], os.cpu_count() or 1
     except (AttributeError, OSError):
@@ -127,7 +129,7 @@ def _busy() -> str:
 
 
 def processor_name() -> str:
-    """The name of the processor as reported by the system."""
+    """Return the name of the processor as reported by the system."""
     parts = processor()
     return parts[-2] if len(parts) > 3 and parts[-2] else " ".join(parts[:2])
 
@@ -143,7 +145,7 @@ def _memory() -> int | None:
 
 
 def _bandwidth(working_set: int, threads: int) -> float:
-    """Bytes read and written per second by threads that each copy their part of a working set repeatedly."""
+    """Return the bytes that threads read and write per second when each copies its part of a working set repeatedly."""
     each = working_set // (2 * threads)
     arrays = [(np.ones(each, np.uint8), np.ones(each, np.uint8)) for _ in range(threads)]
     turns = max(1, (1 << 22) // working_set)
@@ -164,8 +166,11 @@ def _bandwidth(working_set: int, threads: int) -> float:
 
 
 def _loops(options: Options) -> tuple[dict[str, float], float]:
-    """FLOPs per second of one thread in generated loops, for ops that cost more than an addition and for all others;
-    and the seconds it takes to distribute a loop over the threads."""
+    """Return the FLOPs per second of one thread in generated loops, by op, and the seconds to distribute a loop over
+    threads.
+
+    Ops that cost more than an addition have their own rates, all others a common one.
+    """
     vectors = [np.linspace(0.5, 1.5, _LOOP).astype(options.dtype) for _ in range(2)]
     many = [np.linspace(0.5, 1.5, _SHARED).astype(options.dtype) for _ in range(2)]
 
@@ -201,7 +206,7 @@ def _loops(options: Options) -> tuple[dict[str, float], float]:
 def _time_program(
     program: Callable[..., tuple[Any, ...]], vectors: Sequence[Any], options: Options
 ) -> tuple[float, int]:
-    """The seconds of a compiled program with one loop, and its FLOPs."""
+    """Return the seconds of a compiled program with one loop, and its FLOPs."""
     dtype = as_dtype(options.dtype)
     types = [TensorType(x.shape, dtype) for x in vectors]
     executor = CpuExecutor(record(program, types, dtype, 0), options.replace(backend="compiled"))
@@ -235,7 +240,7 @@ def _build_step(probe: Probe, options: Options) -> tuple[TimedStep, StepMemory]:
 
 
 def _measured(options: Options) -> _StepRates:
-    """Kernels of single ops in the steps of the probes, the fastest for each form, and the overheads of a step."""
+    """Return the fastest kernels of single ops in the steps of the probes, and the overheads of a step."""
     step, slope, update = _overheads(options)
     extra = max(0.0, -slope)  # timing a kernel by itself may take longer than launching it
     fastest_of: dict[tuple[str, tuple[int, ...], int, int], float] = {}
@@ -252,9 +257,11 @@ def _measured(options: Options) -> _StepRates:
 
 
 def _overheads(options: Options) -> tuple[float, float, float]:
-    """The overhead in seconds of a step, of each kernel and of each updated parameter, besides the kernels' own time.
+    """Return the overhead in seconds of a step, of each kernel and of each updated parameter, besides the kernels' own
+    time.
 
-    A least-squares fit to small steps; negative for a kernel where timing one by itself takes longer.
+    It is a least-squares fit to small steps; negative for a kernel if timing single kernels costs more than launching
+    them.
     """
     made = [_build_step(probe, options) for probe in small_probes(options.backend)]
     for _ in range(_TURNS):  # interleaved, so that a brief disturbance affects only one measurement
@@ -275,7 +282,7 @@ def _overheads(options: Options) -> tuple[float, float, float]:
 
 
 def _timed(made: TimedStep) -> list[tuple[CountedOp | None, int, float]]:
-    """The kernels of a step: the op if the kernel is a single op, its bytes, and its seconds."""
+    """Return the kernels of a step: the op if the kernel is a single op, its bytes, and its seconds."""
     if made.executor is None:
         return [
             (count_op(op.primitive, (op.inputs, op.outputs), op.static), op.nbytes, seconds)
@@ -291,7 +298,7 @@ def _timed(made: TimedStep) -> list[tuple[CountedOp | None, int, float]]:
 
 
 def _looped_call(options: Options, call: float) -> float:
-    """The overhead in seconds of an op in the body of a loop."""
+    """Return the overhead in seconds of an op in the body of a loop."""
     times, counts, outside = [], [], []
     for length in (4, 64):
         made, memory = _build_step(loop(length), options)

@@ -1,6 +1,6 @@
 """Small models that a calibration trains for a few steps; together they run the kernels of most other models.
 
-Their sizes surround those of models in use, so that a rate for a shape that was not measured can be interpolated.
+Their sizes surround those of models in use, so that the rates of other shapes can be interpolated.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Probe:
     batch: tuple[Any, ...]
 
     def build(self, dtype: str) -> tuple[dict[str, Any], list[Any]]:
-        """Parameters and a batch."""
+        """Return parameters and a batch."""
         rng = np.random.default_rng(0)
         params = {name: (0.1 * rng.standard_normal(shape)).astype(dtype) for name, shape in self.params.items()}
         batch: list[Any] = []
@@ -53,8 +53,9 @@ class Probe:
 
 
 def chain(length: int, size: int = 2) -> Probe:
-    """Products of square matrices; with tiny ones, which are never fused, they show the overhead of a step and an
-    op."""
+    """Return a probe of products of square matrices; tiny ones, which are never fused, show the overhead of a step and
+    an op.
+    """
 
     def loss(ops: Any, p: Any, x: Any) -> Any:
         for _ in range(length):
@@ -65,7 +66,7 @@ def chain(length: int, size: int = 2) -> Probe:
 
 
 def loop(length: int) -> Probe:
-    """The same in a loop."""
+    """Return a probe of the same products in a loop."""
 
     def loss(ops: Any, p: Any, x: Any) -> Any:
         def body(ops: Any, carry: Any, _: Any) -> Any:
@@ -78,7 +79,7 @@ def loop(length: int) -> Probe:
 
 
 def dense(batch: int, widths: tuple[int, ...]) -> Probe:
-    """Dense layers with relu and dropout."""
+    """Return a probe of dense layers with relu and dropout."""
 
     def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
         last = len(widths) - 2
@@ -95,7 +96,7 @@ def dense(batch: int, widths: tuple[int, ...]) -> Probe:
 
 
 def images(batch: int, size: int, channels: tuple[int, ...]) -> Probe:
-    """Convolutions of 3 × 3 with strides 1 and 2 and of 1 × 1, normalisation, pooling."""
+    """Return a probe of convolutions of 3 × 3 with strides 1 and 2 and of 1 × 1, normalisation, pooling."""
 
     def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
         for i in range(len(channels) - 1):
@@ -118,7 +119,7 @@ def images(batch: int, size: int, channels: tuple[int, ...]) -> Probe:
 
 
 def tokens(batch: int, length: int, width: int, heads: int, vocabulary: int) -> Probe:
-    """An embedding, a block of a transformer, a loss of every token."""
+    """Return a probe of an embedding, a block of a transformer, and a loss of every token."""
 
     def loss(ops: Any, p: Any, tokens: Any, y: Any) -> Any:
         x = ops.gather_rows(p["e"], tokens)
@@ -142,7 +143,7 @@ def tokens(batch: int, length: int, width: int, heads: int, vocabulary: int) -> 
 
 
 def pointwise(rows: int, width: int, times: int = 1) -> Probe:
-    """Elementwise ops, as in losses written out by hand."""
+    """Return a probe of elementwise ops, as in losses written by hand."""
 
     def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
         for _ in range(times):
@@ -159,7 +160,7 @@ def pointwise(rows: int, width: int, times: int = 1) -> Probe:
 
 
 def nested(rows: int, width: int) -> Probe:
-    """A loss with derivatives: nested interpreters, each of which takes time between two kernels."""
+    """Return a probe of a loss with derivatives, whose nested interpreters spend time between two kernels."""
 
     def loss(ops: Any, p: Any, x: Any) -> Any:
         def field(ops: Any, x: Any) -> Any:
@@ -176,7 +177,7 @@ def nested(rows: int, width: int) -> Probe:
 
 
 def probes() -> list[Probe]:
-    """The probes by which kernels are measured."""
+    """Return the probes by which kernels are measured."""
     return [
         chain(4, 20),
         chain(4, 40),
@@ -196,7 +197,7 @@ def probes() -> list[Probe]:
 
 
 def small_probes(backend: str) -> list[Probe]:
-    """Probes whose kernels take almost no time, so that the overheads of a step can be measured.
+    """Return probes with tiny kernels, from which the overheads of a step are measured.
 
     On the eager interpreter Python runs between any two kernels, so plain ops and layers show usual costs. A compiled
     step is one call, in which only the number of kernels counts.
@@ -232,7 +233,7 @@ LOOPS: Mapping[str, Callable[[Any, Any, Any], Any]] = {
 
 
 class TimedOp(NamedTuple):
-    """An op requested from the eager interpreter. `nbytes` is what it reads and writes, 0 where it returns views."""
+    """An op requested from the eager interpreter. `nbytes` is what it reads and writes, 0 if it returns views."""
 
     primitive: Primitive
     static: Static
@@ -245,7 +246,7 @@ class TimedOp(NamedTuple):
 
 @final
 class Timed(Transparent[R]):
-    """An interpreter in front of another one that records the ops, or how long each takes.
+    """An interpreter that wraps another one and records the ops, or the duration of each.
 
     noted     the ops of one run, if it is a list; otherwise the seconds of each op go to `seconds`
     """
@@ -292,7 +293,7 @@ def _types(refs: Sequence[Any]) -> tuple[TensorType, ...]:
 
 
 def fastest(step: Callable[[], Any], seconds: float, least: int = 3) -> float:
-    """The seconds of the fastest of the steps run in about `seconds`, at least `least` of them."""
+    """Return the seconds of the fastest of the steps that run in about `seconds`, at least `least` of them."""
     best, stop, made = float("inf"), time.perf_counter() + seconds, 0
     while made < least or time.perf_counter() < stop:
         start = time.perf_counter()
@@ -304,9 +305,9 @@ def fastest(step: Callable[[], Any], seconds: float, least: int = 3) -> float:
 
 @final
 class TimedStep:
-    """A training step of a trainer on the CPU, which can be run as a whole and kernel by kernel.
+    """A training step of a trainer on the CPU, which can run as a whole and kernel by kernel.
 
-    For every figure it keeps the best of all rounds so far. Each step starts from the same optimizer state.
+    Each figure is the best of all rounds so far. Each step starts from the same optimizer state.
 
     whole       the seconds of the fastest step so far
     executor    of a compiled step
@@ -329,12 +330,12 @@ class TimedStep:
             self._works = works(self.executor.plan)
 
     def run(self, seconds: float) -> float:
-        """Run steps for about `seconds`; returns the time of the fastest so far."""
+        """Run steps for about `seconds`; return the time of the fastest so far."""
         self.whole = min(self.whole, fastest(self.step, seconds))
         return self.whole
 
     def ops(self, rounds: int) -> list[tuple[TimedOp, float]]:
-        """Each op of an eager step, with its fewest seconds so far, after `rounds` more steps."""
+        """Return each op of an eager step, with its fewest seconds so far, after `rounds` more steps."""
         inner = self._trainer.in_front(lambda inner: inner)
         timed = Timed(inner)
         self._trainer.in_front(lambda _: timed)
@@ -353,7 +354,7 @@ class TimedStep:
         return [*zip(self._ops, self._best, strict=True)]
 
     def kernels(self, rounds: int) -> list[tuple[Work, float]]:
-        """Each kernel of a compiled step, with its fewest seconds so far, after `rounds` more steps."""
+        """Return each kernel of a compiled step, with its fewest seconds so far, after `rounds` more steps."""
         executor = self.executor
         assert executor is not None and executor.plan is not None
         try:

@@ -35,19 +35,19 @@ class Rates:
 
     name             of the device
     origin           `measured`, `published` or `given` (in a file)
-    source           where the numbers are from, a sentence
+    source           the origin of the numbers, a sentence
     peak             FLOPs per second of all threads, the maximum of any kernel
     bandwidths       (working set in bytes, bytes per second) of all threads, in increasing order of working set
     one_thread       the same for one thread
     loops            FLOPs per second of one thread, by op, within a generated loop
     kernels          the measured kernels, by op
-    threads          how many threads share a parallel loop
+    threads          the number of threads that share a parallel loop
     call             overhead of each kernel of a step, in seconds
     looped_call      the same in the body of a loop
-    parallel_call    additional overhead where threads share a kernel
+    parallel_call    additional overhead if threads share a kernel
     step             overhead of a step besides its kernels, in seconds
     per_parameter    additional overhead for each parameter that is updated
-    watts            electrical power while it computes; None if unknown
+    watts            electrical power under load; None if unknown
     memory           bytes; None if unknown
     """
 
@@ -69,22 +69,28 @@ class Rates:
     memory: int | None = None
 
     def bandwidth(self, working_set: int, *, parallel: bool = True) -> float:
-        """Bytes per second where memory is touched again after `working_set` bytes, interpolated in logarithms between
-        measurements."""
+        """Return the bytes per second for memory that is touched again after `working_set` bytes.
+
+        It is interpolated in logarithms between measurements.
+        """
         points = self.bandwidths if parallel or not self.one_thread else self.one_thread
         return _interpolate(points, working_set)
 
     def loop_rate(self, op: str) -> float:
-        """FLOPs per second of one thread for an op within a generated loop."""
+        """Return the FLOPs per second of one thread for an op within a generated loop."""
         return self.loops.get(op) or self.loops.get(ANY) or self.peak / self.threads
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return plain data, for JSON."""
         return asdict(self)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Rates:
-        """The rates from the result of `as_data`. Raises UsageError for anything else."""
+        """Return the rates from the result of `as_data`.
+
+        Raises:
+            UsageError: `data` is anything else.
+        """
         try:
             known = dict(data)
             for name in ("bandwidths", "one_thread"):
@@ -101,10 +107,10 @@ class Rates:
 def hot_seconds(
     points: Sequence[KernelPoint], sizes: Sequence[int], flops: int, nbytes: int, contraction: bool
 ) -> float:
-    """The seconds of a kernel whose operands are in the caches, from measured kernels of its op.
+    """Return the seconds of a kernel whose operands are in the caches, from measured kernels of its op.
 
     The rate of a contraction is that of contractions with similar shapes. Any other kernel is interpolated by its
-    bytes, in logarithms, between the next smaller and the next larger one. A kernel smaller than all takes as long as
+    bytes, in logarithms, between the next smaller and the next larger one. A kernel smaller than all costs as much as
     the smallest.
     """
     if contraction and flops:
@@ -118,7 +124,7 @@ def hot_seconds(
 
 
 def _rate_of_shape(points: Sequence[KernelPoint], sizes: Sequence[int], flops: int) -> float:
-    """FLOPs per second: the mean in logarithms of the measured rates, with more weight on similar shapes."""
+    """Return FLOPs per second: the mean in logarithms of the measured rates, with more weight on similar shapes."""
     here = _shape(sizes, flops)
     total = weighted = 0.0
     for point in points:
@@ -133,7 +139,7 @@ def _rate_of_shape(points: Sequence[KernelPoint], sizes: Sequence[int], flops: i
 
 
 def _shape(sizes: Sequence[int], flops: int) -> tuple[float, ...]:
-    """The largest operands, the result, and the FLOPs, as powers of two; biases are left out."""
+    """Return the largest operands, the result, and the FLOPs, as powers of two; biases are left out."""
     *operands, result = sizes
     most = sorted(sorted(operands)[-2:])
     return tuple([math.log2(max(1, n)) for n in (*most, result, flops)])
@@ -179,8 +185,11 @@ class DeviceSheet:
     source: str
 
     def rates(self, options: Options, origin: str = PUBLISHED) -> Rates:
-        """The device's rates for the interpreter and dtype of `options`. Raises UsageError for a dtype without a
-        peak."""
+        """Return the device's rates for the interpreter and dtype of `options`.
+
+        Raises:
+            UsageError: the device has no peak for this dtype.
+        """
         kind = options.dtype if options.matmul_precision == "fp32" else options.matmul_precision
         if kind not in self.flops:
             raise UsageError(f"device {self.name}: no peak is known for {kind}, only for {', '.join(self.flops)}")
@@ -219,7 +228,11 @@ _NUMBERS = ("bandwidth", "memory", "watts", "call", "graph")
 
 
 def find_device(word: str) -> tuple[DeviceSheet, str]:
-    """The device of a name or of a TOML file, and the origin of its numbers. Raises UsageError."""
+    """Return the device of a name or of a TOML file, and the origin of its numbers.
+
+    Raises:
+        UsageError: the name is unknown, or the file does not describe a device.
+    """
     if word in PUBLISHED_DEVICES:
         return PUBLISHED_DEVICES[word], PUBLISHED
     if word.endswith(".toml"):

@@ -49,9 +49,9 @@ class PlannedKernel:
     """A kernel of a step.
 
     ops         the ops that it computes
-    fused       whether it is one generated loop over all of its ops, not the kernel of a single op
-    looped      whether it is in the body of a loop
-    parallel    whether all threads share it
+    fused       it is one generated loop over all of its ops, not the kernel of a single op
+    looped      it is in the body of a loop
+    parallel    all threads share it
     region      path of the block in which its ops were called
     asked       the op requested from the interpreter, of which this may be a part
     unit        in a compiled step: the index of its unit of work in the plan, or that of the loop that contains it
@@ -71,12 +71,12 @@ class PlannedKernel:
 
     @property
     def flops(self) -> int:
-        """FLOPs of one run."""
+        """Return the FLOPs of one run."""
         return sum(op.flops for op in self.ops)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one run."""
+        """Return the bytes of one run."""
         return sum(move.nbytes for move in self.moves)
 
 
@@ -90,7 +90,7 @@ class StepKernels:
 
 
 def step_kernels(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
-    """The kernels of a step on the interpreter named by its options."""
+    """Return the kernels of a step on the interpreter named by its options."""
     if step.options.backend == "compiled":
         return compiled_kernels(step.plan(**sizes))
     return eager_kernels(step, sizes)
@@ -100,7 +100,7 @@ def step_kernels(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
 
 
 def eager_kernels(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
-    """The kernels of a step on the eager interpreter, one per op."""
+    """Return the kernels of a step on the eager interpreter, one per op."""
     noted: list[tuple[KernelRun, _Types, list[tuple[Hashable, int]]]] = []
     owners: dict[int, int] = {}
     numbers = itertools.count()
@@ -146,7 +146,7 @@ def _eager_kernel(run: KernelRun, types: _Types, moves: tuple[Move, ...]) -> Pla
 
 
 def count_op(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> CountedOp:
-    """The op with operands and results of these types."""
+    """Return the op with operands and results of these types."""
     inputs, outputs = types
     flops: Any = primitive.flops(inputs, outputs, **static)
     sizes = tuple([_size(t) for t in (*inputs, *outputs)])
@@ -154,7 +154,7 @@ def count_op(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> 
 
 
 def region_names(region: Region) -> tuple[str, ...]:
-    """The names of the blocks around an op, outermost first."""
+    """Return the names of the blocks around an op, outermost first."""
     return tuple([Region((part,)).name for part in region.path])
 
 
@@ -172,7 +172,7 @@ def _nbytes(type_: TensorType) -> int:
 
 
 def compiled_kernels(plan: CpuPlan) -> StepKernels:
-    """The kernels of a plan, including those of its loops, in order."""
+    """Return the kernels of a plan, including those of its loops, in order."""
     lost: dict[str, None] = {}
     found = _plan_kernels(plan, lost, 1, (), None)
     distances = _Distances()
@@ -227,23 +227,23 @@ def _compiled_kernel(
 
 
 def _in_loop(kernel: PlannedKernel, loop: PlannedKernel) -> PlannedKernel:
-    """A kernel of a loop's body, with the loop's region and phase."""
+    """Return a kernel of a loop's body, with the loop's region and phase."""
     return replace(kernel, unit=loop.unit, region=loop.region, phase=loop.phase)
 
 
 def _main(equations: tuple[Equation, ...], ops: tuple[CountedOp, ...]) -> Equation:
-    """The equation whose region represents a kernel: the one with the most FLOPs."""
+    """Return the equation whose region represents a kernel: the one with the most FLOPs."""
     return max(zip(equations, ops), key=lambda pair: pair[1].flops)[0]
 
 
 def lowered_op(lowered: Lowered, e: Equation) -> CountedOp:
-    """The op of an equation of a plan."""
+    """Return the op of an equation of a plan."""
     types = tuple([lowered.types[slot] for slot in e.inputs]), tuple([lowered.types[slot] for slot in e.outputs])
     return count_op(e.primitive, types, e.static)
 
 
 def _pages(plan: CpuPlan, slot: int, nbytes: int, inside: tuple[int, ...]) -> Iterable[tuple[Hashable, int]]:
-    """Memory in pages, those of the arena by address, so that memory that is reused counts as recently touched."""
+    """Yield memory in pages, those of the arena by address, so that reused memory counts as recently touched."""
     start = plan.offsets.get(slot)
     slot = plan.aliased.get(slot, slot)
     while nbytes > 0:
@@ -265,7 +265,7 @@ class _Distances:
         self._last: dict[Hashable, int] = {}
 
     def moves(self, touched: Iterable[tuple[Hashable, int]]) -> tuple[Move, ...]:
-        """The moves of a kernel that touches these pieces."""
+        """Return the moves of a kernel that touches these pieces."""
         pieces = [*touched]
         own = sum(nbytes for _, nbytes in pieces)
         found: dict[int, int] = {}
@@ -301,19 +301,19 @@ class KernelTime:
 
     @property
     def seconds(self) -> float:
-        """Of all its runs together."""
+        """Return the seconds of all its runs together."""
         return self.kernel.times * (self.overhead + max(self.compute, self.memory))
 
     @property
     def bound(self) -> str:
-        """The limiting factor: compute, memory or overhead."""
+        """Return the limiting factor: compute, memory or overhead."""
         if self.overhead >= max(self.compute, self.memory):
             return OVERHEAD
         return COMPUTE if self.compute >= self.memory else MEMORY
 
 
 def predict_time(kernel: PlannedKernel, rates: Rates) -> KernelTime:
-    """The predicted time of a kernel."""
+    """Return the predicted time of a kernel."""
     spread = kernel.parallel or not kernel.fused
     memory = sum(move.nbytes / rates.bandwidth(move.distance, parallel=spread) for move in kernel.moves)
     overhead = rates.looped_call if kernel.looped else rates.call

@@ -41,7 +41,7 @@ class GroupTime:
 
     @property
     def seconds(self) -> float:
-        """All phases."""
+        """Return the seconds of all phases."""
         return sum(self.phases.values())
 
 
@@ -74,9 +74,9 @@ class StepPlan:
     model        its name
     sizes        of the named dims
     times        of every kernel, in order
-    overhead     seconds that the step takes besides its kernels
+    overhead     seconds of the step besides its kernels
     memory       at the peak of the step
-    largest      the largest batch size that fits the device, the other sizes as they are; None where unknown
+    largest      the largest batch size that fits the device, with the other sizes fixed; None if unknown
     not_counted  sentences on what the prediction leaves out
     """
 
@@ -94,7 +94,7 @@ class StepPlan:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of one step."""
+        """Return the seconds of one step."""
         return self.overhead + self._wire + sum(time.seconds for time in self.times)
 
     @property
@@ -103,17 +103,17 @@ class StepPlan:
 
     @property
     def flops(self) -> int:
-        """FLOPs of one step."""
+        """Return the FLOPs of one step."""
         return sum(time.kernel.times * time.kernel.flops for time in self.times)
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the kernels of a step read and write."""
+        """Return the bytes that the kernels of a step read and write."""
         return sum(time.kernel.times * time.kernel.nbytes for time in self.times)
 
     @cached_property
     def groups(self) -> tuple[GroupTime, ...]:
-        """The blocks in the order in which a step reaches them; their seconds add up to those of the step."""
+        """Return the blocks in the order in which a step reaches them; their seconds add up to those of the step."""
         found: dict[str, list[KernelTime]] = {}
         for time in self.times:
             found.setdefault(kernel_group(time.kernel), []).append(time)
@@ -124,12 +124,12 @@ class StepPlan:
 
     @cached_property
     def unrated(self) -> tuple[str, ...]:
-        """Ops without a measured rate, which count as an elementwise product on as many bytes."""
+        """Return the ops without a measured rate, which count as an elementwise product on as many bytes."""
         return tuple(dict.fromkeys(t.kernel.ops[0].name for t in self.times if not t.rated))
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences to read with the numbers."""
+        """Return sentences to read with the numbers."""
         said = []
         if self.rates.origin == PUBLISHED:
             said.append(
@@ -156,7 +156,7 @@ class StepPlan:
         return said + [f"not counted: {reason}" for reason in self.not_counted]
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return plain data, for JSON."""
         return {
             "model": self.model,
             "backend": self.options.backend,
@@ -199,14 +199,14 @@ class StepPlan:
 
 
 def kernel_group(kernel: PlannedKernel) -> str:
-    """The name of the group of a kernel: its block, or its op outside of any block."""
+    """Return the name of a kernel's group: its block, or its op outside any block."""
     if kernel.fused:
         return group_name(kernel.region, "fused loops")
     return group_name(kernel.region, LOOP if kernel.looped else kernel.asked or kernel.ops[0].name)
 
 
 def group_name(region: tuple[str, ...], op: str) -> str:
-    """The block of a region, or the op outside of any block."""
+    """Return the block of a region, or the op outside any block."""
     return ".".join(region[: 1 if region[0] == UPDATE else _DEPTH]) if region else op
 
 
@@ -231,9 +231,9 @@ def plan_step(
 ) -> StepPlan:
     """Predict a step at these sizes on a device with these rates.
 
-    batch   the named size whose largest value that fits the device's memory is searched for
+    batch   the named size to maximise within the device's memory
     steps   the number of steps in a run
-    wire    the messages of a rank, where the step is that of one rank
+    wire    the messages of a rank, if the step is that of one rank
     """
     found = step_kernels(step, sizes)
     times = tuple([predict_time(call, rates) for call in found.kernels])
@@ -277,10 +277,9 @@ class Compared(NamedTuple):
 class StepComparison:
     """A plan and its measured step.
 
-    step       the whole step, the fastest of those that were run
-    groups     by block; the time between kernels is its own block
-    kernels    by name, the longest first: each timed by itself, which on a busy machine is more reliable than the
-               whole step
+    step       the whole step, the fastest of all runs
+    groups     by block; the time between kernels is a separate block
+    kernels    by name, the longest first, each timed separately, which on a busy machine is more reliable than the step
     """
 
     plan: StepPlan
@@ -290,14 +289,14 @@ class StepComparison:
 
     @property
     def of_kernels(self) -> Compared:
-        """All kernels together."""
+        """Return all kernels together."""
         return Compared(
             "all kernels", sum(row.predicted for row in self.kernels), sum(row.measured for row in self.kernels)
         )
 
     @property
     def off(self) -> tuple[Compared, ...]:
-        """The kernels large enough to report whose prediction is off by more than a quarter."""
+        """Return the kernels large enough to report whose prediction is off by more than a quarter."""
         least = _LEAST_SHARE * self.step.measured
         return tuple(
             row
@@ -306,7 +305,7 @@ class StepComparison:
         )
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return plain data, for JSON."""
         rows = {"groups": self.groups, "kernels": self.kernels}
         return {
             **_figures(self.step),
@@ -365,7 +364,7 @@ class _TimedKernel(NamedTuple):
 
 
 def _eager(made: TimedStep, rounds: int) -> list[_TimedKernel]:
-    """By op, as requested from the interpreter; an op that it decomposes counts as one op."""
+    """Return the times by op, as requested from the interpreter; an op that it decomposes counts as one op."""
     found = []
     for op, seconds in made.ops(rounds):
         name = LOOP if op.primitive is SCAN else op.primitive.name
@@ -374,7 +373,7 @@ def _eager(made: TimedStep, rounds: int) -> list[_TimedKernel]:
 
 
 def _compiled(plan: StepPlan, made: TimedStep, rounds: int) -> list[_TimedKernel]:
-    """By the units of work of the plan; the predicted kernels hold their numbers."""
+    """Return the times by the units of work of the plan, whose numbers the predicted kernels have."""
     planned = {time.kernel.unit: time.kernel for time in reversed(plan.times)}
     found = []
     for unit, (_, seconds) in enumerate(made.kernels(rounds)):
@@ -387,7 +386,7 @@ def _compiled(plan: StepPlan, made: TimedStep, rounds: int) -> list[_TimedKernel
 
 
 def plan_text(plan: StepPlan) -> str:
-    """The table of groups, and the time and energy of a run."""
+    """Return the table of groups, and the time and energy of a run."""
     at = ", ".join(f"{name}={size}" for name, size in plan.sizes.items())
     lines = [
         f"{plan.model} at {at}: a step of {milliseconds(plan.seconds)} on {plan.rates.name}, {plan.options.backend}, "
@@ -416,19 +415,19 @@ def plan_text(plan: StepPlan) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """`1.234 ms`."""
+    """Return `1.234 ms`."""
     return f"{1e3 * seconds:.3f} ms"
 
 
 def duration(seconds: float) -> str:
-    """`2.5 h`, `3.1 min`, `12 s`."""
+    """Return `2.5 h`, `3.1 min`, `12 s`."""
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.3g} s"
 
 
 def comparison_text(found: StepComparison) -> str:
-    """Predicted and measured milliseconds by block, and the kernels whose prediction is off."""
+    """Return predicted and measured milliseconds by block, and the kernels whose prediction is off."""
     lines = [f"{'predicted':>10}{'measured':>10}{'ratio':>7}  ms of"]
     lines += [_compared(row) for row in (*found.groups, found.of_kernels, found.step)]
     if not found.off:

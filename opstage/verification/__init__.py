@@ -1,4 +1,4 @@
-"""Certified bounds of programs: they hold for every input in a box, rounding included."""
+"""Certified bounds of programs: they hold for every input in a box, including rounding."""
 
 from __future__ import annotations
 
@@ -33,23 +33,24 @@ def bounds(
     options: Options | None = None,
     train: bool = False,
 ) -> Any:
-    """Boxes that contain the results of `program(ops, *args)` for all tensors in the boxes among `args`.
+    """Return boxes that contain the results of `program(ops, *args)` for all tensors in the boxes among `args`.
 
-    args      pytrees of arrays, of `Box(lower, upper)`, and of Specs with numeric sizes and a declared range, which
-              are boxes too. An array is exact: a float in the program's dtype
-    method    "interval": op by op, at the cost of two to four forward passes; "crown": linear relaxations of the
-              whole program, tighter but more expensive: a backward pass for each element of a result, and of each
+    args      pytrees of arrays, of `Box(lower, upper)`, and of Specs with numeric sizes and a declared range, which are
+              boxes too. An array is exact: a float in the program's dtype
+    method    "interval": op by op, at the cost of two to four forward passes; "crown": linear relaxations of the whole
+              program, tighter but more expensive: a backward pass for each element of a result, and of each
               activation's input
-    options   the interpreter that computes the bounds; they hold for what it runs, eager or compiled
+    options   the interpreter that computes the bounds; they hold for the same interpreter, eager or compiled
 
-    Returns a pytree like the program's result with a Box for each tensor. The box contains the exact real value,
-    computed from the numbers that the dtype holds, and the value that any of Opstage's interpreters computes in that
-    dtype: the ends are rounded outward. Nothing is known about an element from -inf to inf: it may be nan. Masks and
-    integers have boxes too; those whose values the inputs leave open may only be used in comparisons, `select` and
-    `cast`. Raises UnsupportedError at an op without bounds, and for products in tf32 or bf16.
+    The result is a pytree like the program's, with a Box for each tensor. The box contains the exact real value,
+    computed from numbers that the dtype represents. It also contains the value that any of Opstage's interpreters
+    computes in that dtype: the ends are rounded outward. Nothing is known about an element from -inf to inf, which may
+    be nan. Masks and integers have boxes too. If the inputs leave their values open, only comparisons, `select` and
+    `cast` accept them.
 
     Raises:
-        UsageError: an unknown method; a box that is none.
+        UsageError: an unknown method; an invalid box; products in tf32 or bf16.
+        UnsupportedError: an op without bounds.
     """
     if method not in METHODS:
         raise UsageError(f"method is one of {', '.join(map(repr, METHODS))}, not {method!r}")
@@ -66,7 +67,7 @@ def bounds(
 
 
 def require_plain_products(options: Options) -> None:
-    """Raise UsageError where products round more than their dtype does."""
+    """Raise UsageError if products round more than their dtype does."""
     if options.matmul_precision != "fp32":
         raise UsageError(
             f"bounds hold for products in full precision: set matmul_precision='fp32', not {options.matmul_precision!r}"
@@ -77,7 +78,7 @@ def require_plain_products(options: Options) -> None:
 
 
 def declared_boxes(tree: Any, name: str) -> Any:
-    """The tree with a box for each Spec: all tensors of its shape within its declared range."""
+    """Return the tree with a box for each Spec: all tensors of its shape within its declared range."""
     return map_boxes(lambda leaf: _spec_box(leaf, name) if isinstance(leaf, Spec) else leaf, tree)
 
 
@@ -98,7 +99,7 @@ def _spec_box(spec: Spec, name: str) -> Box:
 
 
 def outward(tree: Any, dtype: DType, name: str) -> Any:
-    """The tree with each box in `dtype`, never smaller than before; `name` is the argument's name in errors."""
+    """Return the tree with each box in `dtype`, never smaller than before; `name` is the argument's name in errors."""
     return map_boxes(lambda leaf: _cast(leaf, dtype, name) if is_box(leaf) else leaf, tree)
 
 
@@ -120,7 +121,7 @@ def _cast(box: Box, dtype: DType, name: str) -> Box:
 
 
 def _towards(end: Any, dtype: DType, limit: float) -> Any:
-    """The end in a dtype, moved to the next number outward where rounding moved it inward."""
+    """Return the end in a dtype, moved to the next number outward if rounding moved it inward."""
     if end.dtype == dtype:
         return end
     with np.errstate(over="ignore"):

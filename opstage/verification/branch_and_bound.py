@@ -1,13 +1,14 @@
-"""Branch and bound: whether any input of a property's boxes is a counterexample.
+"""Branch and bound: a search for a counterexample in a property's boxes, or a proof that there is none.
 
-A box whose bounds exclude one condition of a counterexample holds none. Another box is split in two along the input to
-which that condition is most sensitive, or by the sign of a relu's operand, and each half is bounded again, many at a
-time. In between points are tried: one that meets all conditions in a run in float32 is a counterexample (Wang et al.,
-Formal security analysis of neural networks using symbolic intervals, USENIX Security 2018).
+A box whose bounds exclude one condition of a counterexample contains none. Any other box is split in two, along the
+input to which that condition is most sensitive, or by the sign of a relu's operand. Each half is bounded again, many at
+a time. Between these passes points are tried: one that meets all conditions in a run in float32 is a counterexample
+(Wang et al., Formal security analysis of neural networks using symbolic intervals, USENIX Security 2018).
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -46,16 +47,17 @@ _OPTIONS = Options(dtype="float32")
 @final
 @dataclass(frozen=True)
 class Verification:
-    """The answer, and how it was found.
+    """The answer of a search.
 
     outcome   "holds": no input is a counterexample, in exact arithmetic and in a run in float32; "violated": this one
-              is; "unknown": neither was found in time
+              is;
+              "unknown": neither was found in time
     x, y      the counterexample, and the outputs of the run that confirmed it
-    boxes     how many boxes, or regions of them, were bounded
-    seconds   how long it took
-    proved    of how many of the property's cases it is proved that they have no counterexample
-    cases     how many cases the property has
-    left      how many regions of the case that was left were not decided yet
+    boxes     the number of boxes, or regions of them, that were bounded
+    seconds   the duration of the search
+    proved    the number of the property's cases that are proved to have no counterexample
+    cases     the number of the property's cases
+    left      the number of undecided regions of the case in which the search stopped
     """
 
     outcome: Outcome
@@ -70,7 +72,7 @@ class Verification:
 
 @final
 class SearchInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a search. `found` is what is known then: "unknown", and what was proved before."""
+    """Ctrl-C during a search. `found` is the result until then: "unknown", and the proved cases."""
 
     def __init__(self, found: Verification):
         super().__init__("the search was interrupted")
@@ -86,27 +88,36 @@ def verify(
     method: Method = "crown",
     confirm: Callable[[Any], Any] | None = None,
     splits: Splits = "auto",
+    max_boxes: int | None = None,
     most_boxes: int | None = None,
 ) -> Verification:
-    """Whether `network(ops, params, x)`, of rows x (N, inputs) to rows (N, outputs), has a counterexample.
+    """Search for a counterexample of `network(ops, params, x)`, from rows x (N, inputs) to rows (N, outputs), in
+    float32.
 
-    confirm      another run of a single row x: a counterexample is one in that run as well
-    splits       "inputs": boxes are split along inputs; "phases": by the signs of relus' operands too, for `method`
-                 "crown"; "auto": so where there are more than a few inputs
-    most_boxes   how many boxes or regions are bounded at most; "unknown" after that
+    timeout      seconds after which the search stops
+    method       of the bounds, see `bounds`
+    confirm      another run of a single row x: a counterexample must be one in that run as well
+    splits       "inputs": split boxes along inputs; "phases": by the signs of relus' operands too, for `method`
+                 "crown";
+                 "auto": "phases" if there are more than a few inputs
+    max_boxes    the largest number of boxes or regions to bound; the outcome is "unknown" beyond it
+    most_boxes   the former name of `max_boxes`, deprecated
 
-    Without a timeout the regions that are bounded are the same in every run, however many threads there are.
+    Without a timeout every run bounds the same regions, for any number of threads.
 
     Raises:
-        UsageError: `splits` of no such name, or a number of boxes below 1.
-        SearchInterrupted: Ctrl-C; a KeyboardInterrupt that has what was found.
+        UsageError: `splits` is not one of these, or `max_boxes` is below 1.
+        SearchInterrupted: Ctrl-C; a KeyboardInterrupt with the result until then.
     """
     if splits not in SPLITS:
         raise UsageError(f"splits is one of {', '.join(map(repr, SPLITS))}, not {splits!r}")
-    if most_boxes is not None and most_boxes < 1:
-        raise UsageError(f"most_boxes is at least 1, not {most_boxes}")
+    if most_boxes is not None:
+        warnings.warn("verify: argument most_boxes is now max_boxes. Rename it.", DeprecationWarning, stacklevel=2)
+        max_boxes = most_boxes if max_boxes is None else max_boxes
+    if max_boxes is not None and max_boxes < 1:
+        raise UsageError(f"verify: argument max_boxes: expected at least 1, got {max_boxes}")
     begun = monotonic()
-    limit = 1 << 62 if most_boxes is None else most_boxes
+    limit = 1 << 62 if max_boxes is None else max_boxes
     search = _Search(network, params, unsafe, begun + timeout, method, confirm, splits, limit)
     found: tuple[Any, Any] | None = None
     outcome: Outcome = "holds"
@@ -135,7 +146,7 @@ def verify(
 
 @final
 class _Search:
-    """The state of a search: what all cases share, and how many boxes have been bounded."""
+    """The state of a search: what all cases share, and the number of boxes that were bounded."""
 
     def __init__(
         self,
@@ -146,11 +157,11 @@ class _Search:
         method: Method,
         confirm: Callable[[Any], Any] | None,
         splits: Splits,
-        most_boxes: int,
+        max_boxes: int,
     ):
         self.network, self.params, self.unsafe = network, params, unsafe
         self.deadline, self.method, self.confirm = deadline, method, confirm
-        self.bounded, self.most_boxes = 0, most_boxes
+        self.bounded, self.max_boxes = 0, max_boxes
         self.left = 0
         self.relus = 0
         if splits == "auto":
@@ -171,7 +182,7 @@ class _Search:
         self.rng = np.random.default_rng(0)
 
     def case(self, case: UnsafeCase) -> tuple[Outcome, tuple[Any, Any] | None]:
-        """The outcome for one box of inputs and its conditions."""
+        """Return the outcome for one box of inputs and its conditions."""
         if not len(case.rows):
             middle = (case.lower + case.upper) / 2
             confirmed = self.confirmed_point(case, middle[None])
@@ -182,7 +193,7 @@ class _Search:
             self.left = len(regions)
             if confirmed is not None or not len(regions):
                 break
-            count = min(self.at_once, self.most_boxes - self.bounded)
+            count = min(self.at_once, self.max_boxes - self.bounded)
             if count <= 0 or monotonic() > self.deadline:
                 return "unknown", None
             batch, regions = regions.rows(slice(-count, None)), regions.rows(slice(None, -count))
@@ -203,8 +214,11 @@ class _Search:
         return Options(dtype="float32", backend="compiled" if often else "eager")
 
     def undecided(self, case: UnsafeCase, batch: Regions, options: Options) -> tuple[Regions, Any, Any]:
-        """The regions that may hold a counterexample; the condition of each that is nearest to be excluded, and what
-        its phases promise."""
+        """Return the regions that may contain a counterexample, the condition of each that is nearest to exclusion, and
+        gains.
+
+        The gains estimate how far a split by each phase raises the bound.
+        """
         rows: Any = case.rows.astype(np.float32)
         if (rows != case.rows).any():
             rows = outward(Box(case.rows, case.rows), np.dtype(np.float32), "a condition")
@@ -228,7 +242,7 @@ class _Search:
         return batch, nearest, gains
 
     def conditions(self, rows: Any, batch: Regions, options: Options) -> Any:
-        """Lower bounds of the left sides of the conditions, over whole boxes."""
+        """Return lower bounds of the left sides of the conditions, over whole boxes."""
         box = Box(batch.lower, batch.upper)
         if isinstance(rows, Box):
             found = bounds(self.rows, self.params, box, method=self.method, options=options)
@@ -238,7 +252,7 @@ class _Search:
         return np.asarray(found.lower, np.float64)
 
     def halved(self, case: UnsafeCase, batch: Regions, nearest: Any, gains: Any) -> Regions | None:
-        """Both halves of each region, by phase or by input; None where one cannot be halved."""
+        """Return both halves of each region, by phase or by input; None if one cannot be split."""
         phases = self.by_phase(batch, gains)
         parts = []
         if phases.any():
@@ -253,12 +267,12 @@ class _Search:
         return Regions.concatenate(*parts)
 
     def by_phase(self, batch: Regions, gains: Any) -> Any:
-        """Which regions are split by a phase."""
+        """Return which regions to split by a phase."""
         still_open, inputs = (gains > 0).sum(axis=1), batch.lower.shape[1]
         return (still_open > 0) & ((inputs > _FEW_INPUTS) | (still_open <= _OPEN * inputs))
 
     def cut(self, case: UnsafeCase, batch: Regions, nearest: Any) -> tuple[Any, Any]:
-        """The input that moves the condition of each region most, and the number in its middle."""
+        """Return the input that moves the condition of each region most, and the number in its middle."""
         lower, upper = batch.lower, batch.upper
         middle = (lower + upper) / 2
         chosen = case.rows[nearest].astype(np.float32)
@@ -277,7 +291,7 @@ class _Search:
         return axis, middle[np.arange(len(lower)), axis].astype(np.float32).astype(np.float64)
 
     def candidates(self, case: UnsafeCase, lower: Any, upper: Any, times: int) -> Any:
-        """Points of the boxes: middles, random ones, and where steps down the conditions lead from them."""
+        """Return points of the boxes: middles, random ones, and where steps down the conditions lead from them."""
         lower, upper = np.repeat(lower, times, axis=0), np.repeat(upper, times, axis=0)
         points = lower + (upper - lower) * (0.5 if times == 1 else self.rng.random(lower.shape))
         rows, limits = case.rows.astype(np.float32), case.limits.astype(np.float32)
@@ -293,7 +307,7 @@ class _Search:
         return points
 
     def confirmed_point(self, case: UnsafeCase, points: Any) -> tuple[Any, Any] | None:
-        """The first of the points that is a counterexample when it is run, with its outputs."""
+        """Return the first point that is a counterexample in a run, with its outputs; None without one."""
         x = points.astype(np.float32)
         x = np.where(_beyond(case, x)[0], np.nextafter(x, np.float32(np.inf)), x)
         x = np.where(_beyond(case, x)[1], np.nextafter(x, np.float32(-np.inf)), x)
@@ -308,29 +322,30 @@ class _Search:
 
 
 def _left_sides(ops: Any, rows: Any, y: Any) -> Any:
-    """The left sides of conditions, of rows of outputs."""
+    """Return the left sides of conditions, given rows of outputs."""
     return ops.linear(rows, None, y)
 
 
 def _beyond(case: UnsafeCase, x: Any) -> tuple[Any, Any]:
-    """Which numbers of points are below the box, and above."""
+    """Return which numbers of points are below the box, and which are above."""
     below, above = case.open_lower & (x == case.lower), case.open_upper & (x == case.upper)
     return (x < case.lower) | below, (x > case.upper) | above
 
 
 def _meets(case: UnsafeCase, y: Any) -> Any:
-    """Which rows of outputs meet all conditions; nan meets none."""
+    """Return which rows of outputs meet all conditions; nan meets none."""
     sides = y.astype(np.float64) @ case.rows.T
     return np.where(case.strict, sides < case.limits, sides <= case.limits).all(axis=1)
 
 
 def as_row_network(model: Any) -> tuple[Network, int, int, Callable[[Any], Any]]:
-    """A model of one input and one output as a network of rows: with it how long they are, and the shape of a sample.
+    """Return a model of one input and one output as a network of rows, its row sizes, and the shape of a sample.
 
-    The first size of the input is open, or 1, or the only one: that of a single sample. Rows are run together if that
-    is proved to give what each gives alone, and else one after the other.
+    The first size of the input is open, or 1, or the only one: that of a single sample. Rows run together if that is
+    proved to give what each gives alone, and otherwise one after the other.
 
-    Raises UsageError for another model.
+    Raises:
+        UsageError: the model has another form, or does not run on one sample.
     """
     if len(model.inputs) != 1 or len(model.outputs) != 1 or model.state is not None:
         raise UsageError(
@@ -375,8 +390,10 @@ def as_row_network(model: Any) -> tuple[Network, int, int, Callable[[Any], Any]]
 
 
 def _acts_on_rows(network: Network, params: Any, count: int) -> bool:
-    """Whether it is proved that a network does the same to each of any number of rows: a row of the result reads that
-    row alone, and nothing in it depends on the row's number or on how many there are."""
+    """Return whether a network is proved to do the same to each of any number of rows.
+
+    A row of the result then reads that row alone, and depends neither on the row's number nor on the number of rows.
+    """
     report = check(network, params, Spec(("N", count)), claims=["independent:N"], options=_OPTIONS)
     return report.ok and not report.conditions and not any(map(_counts, report.program.body.equations))
 

@@ -1,8 +1,8 @@
 """Regions of a search by branch and bound, many at a time: boxes of inputs with phases of relus, and their bounds.
 
-Bounds are computed twice. First the operands of all relus are bounded anew, in the region. Where that decides nothing,
-slopes of lines below relus and prices of phases are moved up the gradient of what is nearest to being excluded, with
-the operands' bounds as they are. The bound is a program over Ops, so its gradient is one too.
+Bounds are computed twice. First the operands of all relus are bounded in the region. If that decides nothing, slopes of
+lines below relus and prices of phases follow the gradient of the condition nearest to exclusion, with the operands'
+bounds fixed. The bound is a program over Ops, so its gradient is one too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FLOAT32 = np.dtype(np.float32)
 @final
 @dataclass(frozen=True)
 class Regions:
-    """Regions in rows: the ends of their boxes, in float64, and for each relu's element what `PhaseArrays` says."""
+    """Regions in rows: the ends of their boxes, in float64, and the fields of `PhaseArrays` for each relu's element."""
 
     lower: Any
     upper: Any
@@ -44,29 +44,29 @@ class Regions:
 
     @staticmethod
     def whole(lower: Any, upper: Any, relus: int) -> Regions:
-        """The region that is all of a box."""
+        """Return the region that covers a box."""
         row = np.zeros((1, relus), np.float32)
         return Regions(lower[None], upper[None], row, row - np.inf, row + np.inf, row, row)
 
     @staticmethod
     def concatenate(*parts: Regions) -> Regions:
-        """The regions of several, one after the other."""
+        """Return the regions of several, one after the other."""
         columns = zip(*[part.columns() for part in parts])
         return Regions(*[np.concatenate(column) for column in columns])
 
     def columns(self) -> list[Any]:
-        """All arrays, in the order of the fields."""
+        """Return all arrays, in the order of the fields."""
         return [getattr(self, field.name) for field in fields(self)]
 
     def rows(self, index: Any) -> Regions:
-        """Some of the regions, by a mask, numbers or a slice."""
+        """Return some of the regions, by a mask, numbers or a slice."""
         return Regions(*[column[index] for column in self.columns()])
 
     def __len__(self) -> int:
         return len(self.lower)
 
     def by_phase(self, chosen: Any) -> Regions:
-        """Both regions of each in which the operand of one relu's element has one sign."""
+        """Return both regions of each in which the operand of one relu's element has one sign."""
         each = np.arange(len(self))
         halves = []
         for phase in (1.0, -1.0):
@@ -76,7 +76,7 @@ class Regions:
         return Regions.concatenate(*halves)
 
     def by_input(self, axis: Any, at: Any) -> Regions:
-        """Both halves of each, on either side of a number along one input."""
+        """Return both halves of each, on either side of a number along one input."""
         each = np.arange(len(self))
         first, last = self.upper.copy(), self.lower.copy()
         first[each, axis] = at
@@ -89,7 +89,7 @@ class Regions:
 class RegionBounds:
     """Lower bounds of linear conditions on a network's outputs, rows (K, outputs), in regions.
 
-    relus   how many elements relus have, for one row of inputs; 0 where the network mixes rows as well
+    relus   the number of elements of relus for one row of inputs; 0 if the network mixes rows as well
     """
 
     def __init__(self, network: Network, params: Any, inputs: int):
@@ -126,7 +126,7 @@ class RegionBounds:
             self.relus = 0
 
     def bound(self, rows: Any, regions: Regions, options: Options) -> tuple[Any, Regions]:
-        """Lower bounds (N, K), and the regions with the bounds of operands in them. A region that is empty has inf."""
+        """Return lower bounds (N, K), and the regions with the bounds of operands in them; inf for an empty region."""
         found, least, most = run(
             self._bound,
             self.params,
@@ -147,9 +147,10 @@ class RegionBounds:
     def improve(
         self, rows: Any, regions: Regions, nearest: Any, steps: int, options: Options
     ) -> tuple[Any, Any, Regions]:
-        """Lower bounds (N, K) with better slopes and prices, and how much both phases of each element promise.
+        """Return lower bounds (N, K) with better slopes and prices, the gains of both phases of each element, and the
+        regions.
 
-        nearest   the condition of each region that is to be excluded
+        nearest   the condition of each region to exclude
         """
         every, box = _repeat(rows, len(regions)), _box(regions)
         chosen = np.arange(len(rows.lower if isinstance(rows, Box) else rows)) == nearest[:, None]
@@ -176,7 +177,7 @@ class RegionBounds:
 
 
 def _take_step(ops: Any, free: Any, gradient: Any, slots: Any, scalars: Any) -> Any:
-    """Slopes and prices after a step of the optimizer, within their limits, and its state."""
+    """Return slopes and prices after a step of the optimizer, within their limits, and its state."""
     limits = (1.0, float("inf"))
     moved, kept = [], []
     for i, limit in enumerate(limits):
@@ -192,7 +193,7 @@ def _box(regions: Regions) -> Box:
 
 
 def _repeat(rows: Any, count: int) -> Any:
-    """Conditions (K, outputs), or boxes of them, for each region."""
+    """Return conditions (K, outputs), or boxes of them, for each region."""
     if isinstance(rows, Box):
         return Box(_repeat(rows.lower, count), _repeat(rows.upper, count))
     return np.repeat(rows[None], count, axis=0)

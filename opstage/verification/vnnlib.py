@@ -49,8 +49,7 @@ class UnsafeCase(NamedTuple):
     """A box of inputs, and conditions rows·y <= limits on the outputs: a counterexample meets all of them.
 
     strict        which conditions are rows·y < limits; one flag for all, or one for each
-    open_lower    which ends of the box are not in it, likewise
-    open_upper
+    open_lower    which lower ends the box excludes, likewise; `open_upper` which upper ends
     """
 
     lower: Any
@@ -74,7 +73,11 @@ _Clauses: TypeAlias = "list[list[LinearCondition]]"
 
 
 def read(path: Path) -> VnnProperty:
-    """Read the property in a file. Raises UsageError, with the line, if it is invalid."""
+    """Read the property in a file.
+
+    Raises:
+        UsageError: the file is not readable or not a valid property; the message names the line.
+    """
     try:
         size = path.stat().st_size
         text = path.read_bytes()[: MOST_BYTES + 1].decode("utf-8")
@@ -99,7 +102,7 @@ def parse(text: str, name: str = "property") -> VnnProperty:
 
 
 def _nodes(text: str, reader: _PropertyReader) -> Iterator[Expression]:
-    """The top-level lists of a text."""
+    """Yield the top-level lists of a text."""
     stack: list[tuple[int, list[Expression]]] = []
     line, at = 1, 0
     while at < len(text):
@@ -141,7 +144,7 @@ class _PropertyReader:
         return UsageError(f"{self.name}:{line}: {why}")
 
     def command(self, node: Expression) -> _Clauses | None:
-        """The assertion in a command, in disjunctive normal form; None for any other command."""
+        """Return the assertion in a command, in disjunctive normal form; None for any other command."""
         parts = node.parts or ()
         head = parts[0].word if parts else ""
         if head in ("declare-const", "declare-fun"):
@@ -184,20 +187,20 @@ class _PropertyReader:
         raise self.error(node.line, f"{brief(head or node.word or '()')} is no condition: <=, >=, and, or are")
 
     def conjunction(self, node: Expression, parts: Sequence[_Clauses]) -> _Clauses:
-        """The conjunction of parts, in disjunctive normal form."""
+        """Return the conjunction of parts, in disjunctive normal form."""
         if math.prod(len(part) for part in parts) > MOST_CASES:
             raise self.error(node.line, f"it makes more than {MOST_CASES:,} cases, each a box of its own")
         return [[condition for clause in clauses for condition in clause] for clauses in product(*parts)]
 
     def _difference(self, node: Expression, left: LinearCondition, right: LinearCondition) -> LinearCondition:
-        """left - right <= 0."""
+        """Return left - right <= 0."""
         factors = dict(left.factors)
         for name, factor in right.factors.items():
             factors[name] = factors.get(name, 0.0) - factor
         return LinearCondition(node.line, factors, left.constant - right.constant)
 
     def _term(self, node: Expression) -> LinearCondition:
-        """A linear term."""
+        """Return a linear term."""
         if node.parts is None:
             if _VARIABLE.match(node.word):
                 kind, number = self._variable(node)
@@ -236,7 +239,7 @@ class _PropertyReader:
         return value
 
     def property(self, clauses: _Clauses) -> VnnProperty:
-        """The cases, each with its box."""
+        """Return the property: its cases, each with its box."""
         counts = []
         for kind, name in (("X", "inputs"), ("Y", "outputs")):
             numbers = self.declared[kind]

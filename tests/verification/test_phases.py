@@ -127,9 +127,9 @@ def test_verdicts_are_those_of_all_patterns() -> None:
         best = greatest(params, -1.0, 1.0)
         box = (np.full(2, -1.0), np.full(2, 1.0))
         size = 0.05 * (1 + abs(best))
-        above_best = verify(network, params, above(best + size, *box), splits="phases", most_boxes=200)
+        above_best = verify(network, params, above(best + size, *box), splits="phases", max_boxes=200)
         assert above_best.outcome == "holds", seed
-        found = verify(network, params, above(best - size, *box), splits="phases", most_boxes=200)
+        found = verify(network, params, above(best - size, *box), splits="phases", max_boxes=200)
         assert found.outcome != "holds", seed
         if found.outcome == "violated":
             assert operands_and_outputs(params, found.x[None].astype("f8"))[1][0, 0] >= best - size - 1e-5
@@ -147,8 +147,8 @@ def beyond_samples(sizes: list[int], seed: int, radius: float, share: float) -> 
 
 def both(params: Any, unsafe: VnnProperty, most: int) -> tuple[Verification, Verification]:
     return (
-        verify(network, params, unsafe, splits="phases", most_boxes=most, timeout=600),
-        verify(network, params, unsafe, splits="inputs", most_boxes=most, timeout=600),
+        verify(network, params, unsafe, splits="phases", max_boxes=most, timeout=600),
+        verify(network, params, unsafe, splits="inputs", max_boxes=most, timeout=600),
     )
 
 
@@ -167,16 +167,23 @@ def test_a_net_of_the_size_of_acas_xu_in_fewer_regions(seed: int, radius: float,
     params, unsafe = beyond_samples([5, *[50] * 6, 5], seed, radius, share)
     by_phases, by_inputs = both(params, unsafe, most)
     assert (by_phases.outcome, by_inputs.outcome) == ("holds", "unknown")
-    again = verify(network, params, unsafe, splits="phases", most_boxes=most, timeout=600)
+    again = verify(network, params, unsafe, splits="phases", max_boxes=most, timeout=600)
     assert (again.outcome, again.boxes) == (by_phases.outcome, by_phases.boxes)
+
+
+def test_verify_most_boxes_warns_at_the_call() -> None:
+    params, unsafe = beyond_samples([12, 12, 12, 3], 0, 0.15, 0.5)
+    with pytest.warns(DeprecationWarning, match="argument most_boxes is now max_boxes") as caught:
+        found = verify(network, params, unsafe, most_boxes=4, timeout=600)
+    assert found.boxes == 4 and caught[0].filename == __file__
 
 
 def test_limits_are_kept_to() -> None:
     params, unsafe = beyond_samples([12, 12, 12, 3], 0, 0.15, 0.5)
-    found = verify(network, params, unsafe, most_boxes=4, timeout=600)
+    found = verify(network, params, unsafe, max_boxes=4, timeout=600)
     assert (found.outcome, found.boxes) == ("unknown", 4)
     assert verify(network, params, unsafe, timeout=0).outcome == "unknown"
     with pytest.raises(UsageError, match="splits is one of 'auto', 'phases', 'inputs', not 'layers'"):
         verify(network, params, unsafe, splits="layers")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="most_boxes is at least 1"):
-        verify(network, params, unsafe, most_boxes=0)
+    with pytest.raises(UsageError, match="argument max_boxes: expected at least 1, got 0"):
+        verify(network, params, unsafe, max_boxes=0)

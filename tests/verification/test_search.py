@@ -38,7 +38,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> tuple[Verification, str]:
     with monkeypatch.context() as patch:
         patch.setattr(module._Search, "undecided", undecided)
         params, unsafe = beyond_samples(*HARD)
-        found = verify(network, params, unsafe, splits="phases", most_boxes=12, timeout=1e9)
+        found = verify(network, params, unsafe, splits="phases", max_boxes=12, timeout=1e9)
     return found, digest.hexdigest()
 
 
@@ -67,10 +67,10 @@ def test_compiled_and_eager_searches_agree(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(module._Search, "options", lambda self, count, options=options: options)
         outcomes.append([])
         params, unsafe = beyond_samples([6, 8, 8, 2], 0, 0.3, 0.5)
-        outcomes[-1].append(verify(network, params, unsafe, splits="phases", most_boxes=100, timeout=1e9).outcome)
+        outcomes[-1].append(verify(network, params, unsafe, splits="phases", max_boxes=100, timeout=1e9).outcome)
         params = layers([6, 8, 8, 2], 0)
         low = above(-100.0, np.full(6, -1.0), np.full(6, 1.0), 2)
-        outcomes[-1].append(verify(network, params, low, splits="phases", most_boxes=100).outcome)
+        outcomes[-1].append(verify(network, params, low, splits="phases", max_boxes=100).outcome)
     assert outcomes[0] == outcomes[1] == ["holds", "violated"]
 
 

@@ -269,7 +269,7 @@ def test_a_counterexample_lies_inside_an_open_box() -> None:
     declared = "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (>= X_0 0))(assert (>= Y_0 1))"
     for text, outcome in (("(assert (<= X_0 1))", "violated"), ("(assert (< X_0 1))", "unknown")):
         found = branch_and_bound(
-            lambda ops, params, x: ops.scale(x, c=1.0), [], parse(declared + text), timeout=20, most_boxes=40
+            lambda ops, params, x: ops.scale(x, c=1.0), [], parse(declared + text), timeout=20, max_boxes=40
         )
         assert found.outcome == outcome
 

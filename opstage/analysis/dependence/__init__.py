@@ -76,9 +76,9 @@ _MASKING = -16.0  # a number from which on something is meant as a mask
 
 
 class Nested(Domain[Fact]):
-    """The loops that a run is in.
+    """A domain that follows the loops around a run.
 
-    outer   the lengths of these loops, from the outermost on
+    outer   the lengths of these loops, from the outermost to the innermost
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Nested(Domain[Fact]):
         self.outer = self.outer[:-1]
 
     def within(self, fact: Fact) -> Fact:
-        """The fact of the same tensor in the loops around: it is alike in all their iterations."""
+        """Return the fact of the same tensor inside the loops, equal in all their iterations."""
         return lift(fact, self.outer)
 
     @override
@@ -109,11 +109,12 @@ class Nested(Domain[Fact]):
 class Dependence(Nested):
     """Reads along the named dim `dim`.
 
-    names        of the inputs, in order; each has a bit in `Fact.inputs`
-    sources      the inputs whose indices count; None for all that have the dim
-    limits_at    the numbers of a tensor of some float dtype, by default its own; it may be read in a coarser one
-    assumptions  what the facts found so far take for granted of values
-    remarks      what was seen on the way: fully masked rows, masks of finite numbers
+    names         of the inputs, in order; each has a bit in `Fact.inputs`
+    sources       the inputs whose indices count; None for all that have the dim
+    dtype_limits  the limits of numbers in a float dtype, by default its own; a program may be checked in a coarser
+                  dtype
+    assumptions   what the facts assume about values
+    remarks       findings of the run: fully masked rows, finite masks
     """
 
     name = "dependence"
@@ -221,14 +222,14 @@ class Dependence(Nested):
 
     @override
     def entry(self, fact: Fact, type: TensorType, length: Dim) -> Fact:
-        """The leading axis becomes the index of the iteration."""
+        """Return the fact of a slice: the leading axis becomes the index of the iteration."""
         fact = lift(fact, self.outer[:-1])
         fact = recut(fact, ((type.shape[0],), *fact.axes[1:]))
         return fact._replace(outer=self.outer, axes=fact.axes[1:])
 
     @override
     def next_carry(self, fact: Fact, length: Dim, reverse: bool) -> Fact:
-        """By the index of the next iteration; what elements are known to be is not followed."""
+        """Return the fact by the index of the next iteration, without values of elements."""
         fact, index = self.within(fact), len(self.outer) - 1
         reads = {i: shift_span(span, -1 if reverse else 1) if i == index else span for i, span in fact.reads}
         return reading(fact._replace(reads=(), outside=(), value=None), None if fact.whole else reads)
@@ -253,12 +254,13 @@ class Dependence(Nested):
     # Remarks ----------------------------------------------------------------------------------------------------------
 
     def assume(self, text: str) -> None:
-        """Note what a rule takes for granted."""
+        """Record an assumption of a rule."""
         self.assumptions[text] = None
 
     def reducing(self, call: OpCall, fact: Fact, levels: Sequence[Level], axes: Sequence[int]) -> None:
-        """Look at what is about to become one along axes: for rows that are masked as a whole, for masks of finite
-        numbers where they would have to be -inf."""
+        """Inspect the operand of a reduction over axes: for fully masked rows, and for finite masks in place of
+        -inf.
+        """
         gone = [i for axis in axes for i in fact.indices(axis)]
         for level, where in levels:
             masked = level.high <= _MASKING and not level.nan and where != ANYWHERE
@@ -272,14 +274,14 @@ class Dependence(Nested):
                 self.finite_mask(level.high, call)
 
     def shifting(self, call: OpCall, facts: Sequence[Fact]) -> None:
-        """Look for masks of finite numbers that are added to what reads sources."""
+        """Inspect the operands of a sum for finite masks that are added to elements that read sources."""
         for mask, other in ((facts[0], facts[1]), (facts[1], facts[0])):
             for value, where in mask.outside:
                 if abs(value) >= -_MASKING and math.isfinite(value) and where != NOWHERE and not other.idle:
                     self.finite_mask(-abs(value), call)
 
     def finite_mask(self, value: float, call: OpCall) -> None:
-        """Note that a mask hides nothing for certain."""
+        """Record that a finite mask is not proved to hide what it masks."""
         known = "".join(f", and these are in {each}" for each in call.known.get("ranges", ()) if not each.bounded)
         text = f"a mask of {value:g} is a finite number, which hides what it masks only where the scores have bounds"
         self.remarks.append((FINITE_MASK, f"{text}{known}"))
@@ -291,19 +293,19 @@ def _unmoved(old: Dim | None, new: Dim | None) -> Dim | None:
 
 
 def _own_limits(dtype: DType) -> FloatLimits:
-    """The limits of a float dtype; of integers and masks, which are not rounded, any."""
+    """Return the limits of a float dtype; for integers and masks, which are not rounded, those of float64."""
     return float_limits(dtype_name(dtype) if dtype.kind == "f" else "float64")
 
 
 def _whole(level: ValueRange) -> str:
-    """Return the remark on a row that is masked entirely."""
+    """Return the remark about a row that is fully masked."""
     if level.high == -math.inf:
         return "a row of the scores is -inf as a whole"
     return f"a row of the scores is masked as a whole, by {level.high:.6g}: its softmax weighs all that is masked alike"
 
 
 def _is_tied(size: Dim, dim: Dim) -> bool:
-    """Whether a size is made of names of the dim, or is it under another name."""
+    """Return whether a size shares a name with the dim, or is proved to equal it."""
     if not isinstance(size, DimExpr) or not isinstance(dim, DimExpr):
         return same(size, dim)
     names = [{atom.text for atom in iterate_names(each.polynomial)} for each in (size, dim)]
@@ -317,7 +319,7 @@ _MOST_AXES = 4
 
 
 def known_numbers(array: npt.NDArray[Any], first: int) -> tuple[tuple[Value, Region], ...]:
-    """Outside of which regions an array is which number; its axes are the indices from `first` on."""
+    """Return the numbers that fill an array outside regions; its axes are the indices from `first` on."""
     if array.dtype.kind not in "fib" or not 0 < array.size <= _MOST_ELEMENTS or array.ndim > _MOST_AXES:
         return ()
     candidates: list[Value] = [False, True] if array.dtype.kind == "b" else [0, 1, -np.inf]
@@ -337,7 +339,7 @@ def known_numbers(array: npt.NDArray[Any], first: int) -> tuple[tuple[Value, Reg
 
 
 def _around(mask: npt.NDArray[np.bool_], first: int) -> Region | None:
-    """Differences of indices, and bounds of each, that hold wherever the mask does; None if there are none."""
+    """Return differences of indices, and bounds of each, that hold wherever the mask does; None without any."""
     places = np.nonzero(mask)
     differences: list[Difference] = []
     for a, (i, size) in enumerate(zip(places, mask.shape)):

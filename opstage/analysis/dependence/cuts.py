@@ -1,4 +1,4 @@
-"""Axes taken apart into indices in another way: when tensors meet, and when one is reshaped."""
+"""Axes split into other indices: when tensors are aligned, and when one is reshaped."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 
 def recut(fact: Fact, axes: tuple[Shape, ...]) -> Fact:
-    """The fact of the same tensor with its axes made of these indices. What an axis that changes is read by is lost,
-    but for values, which stay linear where an index is split."""
+    """Return the fact of the same tensor with its axes split into other indices.
+
+    Reads along an axis that changes are lost; values stay linear if one index is split into several.
+    """
     if alike(fact.axes, axes):
         return fact
     old = new = len(fact.outer)
@@ -51,7 +53,7 @@ def recut(fact: Fact, axes: tuple[Shape, ...]) -> Fact:
 
 
 def _split(value: Position | None, number: dict[int, int], split: dict[int, tuple[int, Shape]]) -> Position | None:
-    """A value in terms of other indices, some of which were one."""
+    """Return a value in terms of other indices, some of which were one index."""
     if isinstance(value, Columns):
         value = value._replace(along=number[value.along]) if value.along in number else None
     return each_affine(value, lambda each: _split_affine(each, number, split))
@@ -72,7 +74,7 @@ def _split_affine(value: Affine, number: dict[int, int], split: dict[int, tuple[
 
 
 def has_terms(fact: Fact, axis: int) -> bool:
-    """Whether a fact says anything by the indices of an axis."""
+    """Return whether a fact has terms in the indices of an axis."""
     indices = fact.indices(axis)
     return (
         any(i in indices for i, _ in fact.reads)
@@ -82,7 +84,7 @@ def has_terms(fact: Fact, axis: int) -> bool:
 
 
 def common(facts: Sequence[Fact], axes: Sequence[Sequence[int]]) -> list[Fact]:
-    """The facts with these axes of them, one of each in a row, made of the same indices."""
+    """Return the facts with equal indices along these axes; each row of `axes` names one axis of each fact."""
     wanted: list[list[Shape]] = [list(fact.axes) for fact in facts]
     for row in axes:
         cuts = [fact.axes[axis] for fact, axis in zip(facts, row)]
@@ -96,7 +98,7 @@ def common(facts: Sequence[Fact], axes: Sequence[Sequence[int]]) -> list[Fact]:
 
 
 def align(facts: Sequence[Fact]) -> list[Fact]:
-    """The facts of tensors of one shape, their axes made of the same indices."""
+    """Return the facts of tensors of one shape, with their axes split into the same indices."""
     first = facts[0].axes
     if all(fact.axes is first or alike(fact.axes, first) for fact in facts[1:]):
         return list(facts)
@@ -104,8 +106,10 @@ def align(facts: Sequence[Fact]) -> list[Fact]:
 
 
 def reshaped(fact: Fact, shape: Shape) -> Fact:
-    """The elements in their order, in another shape. Indices stay where sizes line up, and are split where one divides
-    the other; elsewhere they are lost."""
+    """Return the fact of the elements in row-major order in another shape.
+
+    Indices stay if sizes line up, and are split if one size divides the other; other indices are lost.
+    """
     sizes = fact.sizes[len(fact.outer) :]
     start = len(fact.outer)
     number = {i: i for i in range(start)}
@@ -165,7 +169,7 @@ def reshaped(fact: Fact, shape: Shape) -> Fact:
 def _partly(
     fact: Fact, axes: tuple[Shape, ...], halves: dict[int, list[tuple[int, Dim]]], number: dict[int, int]
 ) -> Fact:
-    """A reshape of which only some leading axes lined up."""
+    """Return the fact of a reshape of which only some leading axes line up."""
     whole = {index: parts[0][0] for index, parts in halves.items() if len(parts) == 1}
     # An index is kept if all of it went into axes that came out even.
     sizes = fact.sizes
@@ -202,9 +206,9 @@ _SMALL = 2**31
 
 
 def representable(domain: Dependence, value: Affine | None, sizes: Sequence[Dim], dtype: DType) -> Affine | None:
-    """The value where the dtype holds all of its numbers, for indices below these sizes; else None.
+    """Return the value if the dtype represents all of its numbers, for indices below these sizes; else None.
 
-    Where sizes have names that is assumed, with a note: for 8 bytes where a coefficient is large.
+    For symbolic sizes this is an assumption, recorded for dtypes of less than 8 bytes and for large coefficients.
     """
     if value is None or dtype.kind not in "if":
         return None
@@ -222,18 +226,18 @@ def representable(domain: Dependence, value: Affine | None, sizes: Sequence[Dim]
 
 
 def _size(parts: Sequence[int]) -> int:
-    """The largest size of a sum of the first part and of what is between 0 and each of the others."""
+    """Return the largest magnitude of a sum of the first part and of numbers between 0 and each other part."""
     first, rest = parts[0], parts[1:]
     return max(abs(first + sum([p for p in rest if p > 0])), abs(first + sum([p for p in rest if p < 0])))
 
 
 def _largest(domain: Dependence, dtype: DType) -> int:
-    """The size up to which the dtype holds every integer."""
+    """Return the magnitude up to which the dtype represents every integer."""
     return int(np.iinfo(dtype).max) if dtype.kind == "i" else int(2 / domain.dtype_limits(dtype).epsilon)
 
 
 def stored(domain: Dependence, value: object, dtype: DType) -> Value | None:
-    """A static number as a tensor of the dtype holds it; None for one that has names in it."""
+    """Return a static number as a tensor of the dtype stores it; None for a symbolic number."""
     found = number(value)
     if type(found) is not float or dtype.kind != "f":
         return found

@@ -1,4 +1,4 @@
-"""Ops of one element: what any operand reads, numbers that stay numbers, masks, and values as functions of indices."""
+"""Elementwise ops: reads of any operand, numbers that stay numbers, masks, and values as functions of indices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BAD: Final[Sequence[Value]] = (NAN, _INFINITY, -_INFINITY)
 
 
 class Absorbing(NamedTuple):
-    """An operand that is `taken` makes the result `given`, whatever the other one is but for the numbers `unless`."""
+    """An operand equal to `taken` makes the result `given`, unless the other operand is one of the numbers `unless`."""
 
     operand: int
     taken: Value
@@ -75,7 +75,7 @@ PRODUCTS: Final = _ABSORBING[elementwise.MUL]
 
 
 def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
-    """Every op of the kind POINTWISE."""
+    """Return the facts of an op of the kind POINTWISE."""
     rank = len(call.outputs[0].shape)
     if not facts or any(len(fact.axes) != rank for fact in facts):
         return None
@@ -94,7 +94,7 @@ def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequen
 
 
 def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Value, Region]:
-    """The numbers that the result is outside of regions."""
+    """Return the numbers of the result outside regions."""
     found: dict[Value, Region] = {}
     if call.primitive is logic.SELECT:
         mask, x, y = facts
@@ -134,7 +134,7 @@ _SHIFTS: Final = frozenset({elementwise.ADD, elementwise.SUB})
 
 
 def absorbed(rule: Absorbing, facts: Sequence[Fact]) -> Region:
-    """The region outside of which the rule decides the result."""
+    """Return the region outside which the rule decides the result."""
     where, other = facts[rule.operand].region(rule.taken), facts[1 - rule.operand]
     for value in rule.unless:
         if where != ANYWHERE and other.region(value) != ANYWHERE:
@@ -143,7 +143,7 @@ def absorbed(rule: Absorbing, facts: Sequence[Fact]) -> Region:
 
 
 class _Static(dict[str, Any]):
-    """Static parameters as a key, where -0.0 is another number than 0.0."""
+    """Static parameters as a key, in which -0.0 differs from 0.0."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple([value or repr(value) for value in self.values()]))
@@ -156,8 +156,10 @@ class _Static(dict[str, Any]):
 def _evaluated(
     primitive: Primitive, static: _Static, dtypes: tuple[DType, ...], values: tuple[Value, ...], limits: FloatLimits
 ) -> Any:
-    """The op of these numbers, as eager_cpu computes it, rounded to the dtype that it is read in; None where that is no
-    number, or depends on whether the op's own numbers are rounded too."""
+    """Return the op of these numbers, as eager_cpu computes it, rounded to the checked dtype.
+
+    None if that is not a number, or depends on whether the op's static numbers are rounded too.
+    """
     found = _computed(primitive, static, dtypes, values)
     if type(found) is not float:
         return found

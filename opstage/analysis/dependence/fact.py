@@ -1,7 +1,7 @@
-"""Facts about a tensor: which source indices its elements may read, and where they are one number for certain.
+"""Facts about a tensor: which source indices its elements may read, and where they are known numbers.
 
-The axes of a tensor are taken apart into *indices*: an axis that was made of others (B*T) has one for each of them, the
-first counting slowest. They are numbered from 0 on, first those of the loops around the tensor, then axis by axis.
+Each axis is split into *indices*: an axis of several factors (B*T) has one for each, the slowest first. Indices are
+numbered from 0: first those of the loops around the tensor, then axis by axis.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .regions import (
 
 
 class Span(NamedTuple):
-    """Sources s with low <= s - by*i <= high, for the index i that it stands with; None is no end."""
+    """Sources s with low <= s - by*i <= high, for the index i of its entry; None for an unknown end."""
 
     by: int
     low: Dim | None
@@ -43,12 +43,14 @@ class Span(NamedTuple):
 
 
 def by_index(terms: Iterable[tuple[int, Dim]]) -> tuple[tuple[int, Dim], ...]:
-    """Terms in the order of their indices, each of which has one; sizes have no order."""
+    """Return terms in the order of their indices, since sizes have no order."""
     return tuple(sorted(terms, key=lambda term: term[0]))
 
 
 class Affine(NamedTuple):
-    """The value of an element as a function of its indices: constant + Σ coefficient*index, or the absolute of that."""
+    """The value of an element as a function of its indices: constant + Σ coefficient*index, or the magnitude of
+    that.
+    """
 
     constant: Dim
     terms: tuple[tuple[int, Dim], ...]
@@ -56,14 +58,14 @@ class Affine(NamedTuple):
 
 
 class Between(NamedTuple):
-    """The value of an element as far as two functions of its indices enclose it, whose values are whole numbers."""
+    """The value of an element between two functions of its indices; a whole number."""
 
     low: Affine
     high: Affine
 
 
 class Columns(NamedTuple):
-    """The value of an element as a function of its indices: at each place of one of them, `along`, its own."""
+    """The value of an element as a function of its indices: another one at each place along the index `along`."""
 
     along: int
     values: tuple[Affine, ...]
@@ -73,7 +75,7 @@ Position: TypeAlias = Affine | Between | Columns
 
 
 def each_affine(value: Position | None, change: Callable[[Affine], Affine | None]) -> Position | None:
-    """The value with its functions changed; None if one of them is lost."""
+    """Return the value with its functions changed; None if one of them is lost."""
     if isinstance(value, Between):
         low, high = change(value.low), change(value.high)
         return None if low is None or high is None else Between(low, high)
@@ -84,7 +86,7 @@ def each_affine(value: Position | None, change: Callable[[Affine], Affine | None
 
 
 def value_indices(value: Position | None) -> set[int]:
-    """The indices of which a value is a function."""
+    """Return the indices on which a value depends."""
     if isinstance(value, Columns):
         return {value.along}.union(*[value_indices(each) for each in value.values])
     if isinstance(value, Between):
@@ -99,22 +101,22 @@ NAN: Final = math.nan
 
 
 def number(value: object) -> Value | None:
-    """A static number as a `Value`; None for one that is no number of Python's, such as a size with a name."""
+    """Return a static number as a `Value`; None for anything else, such as a symbolic size."""
     if isinstance(value, float):
         return NAN if value != value else value + 0.0
     return value if isinstance(value, (bool, int)) else None
 
 
 class Fact(NamedTuple):
-    """outer     sizes of the indices of the loops around the tensor
-    axes      sizes of the indices that each axis is made of
-    reads     by the number of an index the sources that an element may read, in addition to `whole`; NONE stands for
-              sources that do not depend on any index
-    whole     whether an element may read any source
-    inputs    which inputs an element may read anything of, a bit for each
-    outside   outside of these regions an element is this number, whatever the sources hold; a region that is not given
-              is everywhere
-    value     the element as a function of its indices, where that is known
+    """A fact of the dependence domain.
+
+    outer     sizes of the indices of the loops around the tensor
+    axes      sizes of the indices of each axis
+    reads     by index: the sources that an element may read, in addition to `whole`; NONE for sources of no index
+    whole     an element may read any source
+    inputs    a bit for each input of which an element may read anything
+    outside   an element outside these regions is this number, for all sources; a region that is missing is everywhere
+    value     the element as a function of its indices, if known
     """
 
     outer: Shape
@@ -127,31 +129,31 @@ class Fact(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether no element reads a source."""
+        """Return whether no element reads a source."""
         return not self.reads and not self.whole
 
     @property
     def sizes(self) -> list[Dim]:
-        """The size of each index."""
+        """Return the size of each index."""
         return [*self.outer, *[size for axis in self.axes for size in axis]]
 
     def indices(self, axis: int) -> range:
-        """The numbers of the indices of an axis."""
+        """Return the indices of an axis."""
         start = len(self.outer) + sum([len(sizes) for sizes in self.axes[:axis]])
         return range(start, start + len(self.axes[axis]))
 
     def at(self, axis: int) -> int:
-        """The number of the one index of an axis."""
+        """Return the only index of an axis."""
         (found,) = self.indices(axis)
         return found
 
     def region(self, value: Value) -> Region:
-        """Outside of it an element is `value`."""
+        """Return the region outside which an element is `value`."""
         return next((where for other, where in self.outside if other is value or other == value), ANYWHERE)
 
     @property
     def live(self) -> Region:
-        """Where an element may read anything at all."""
+        """Return the region in which an element may read anything."""
         found = ANYWHERE
         for _, where in self.outside:
             found = both(found, where)
@@ -159,12 +161,12 @@ class Fact(NamedTuple):
 
 
 def plain(shape: Shape, outer: Shape = ()) -> Fact:
-    """The fact of a tensor that reads nothing, whose axes are indices."""
+    """Return the fact of a tensor that reads nothing, with one index for each axis."""
     return Fact(outer, tuple([(size,) for size in shape]))
 
 
 def normalize(fact: Fact) -> Fact:
-    """The same fact, without what reads nothing: an element that is one number everywhere has no sources."""
+    """Return the same fact without void reads: an element that is one number everywhere has no sources."""
     outside = tuple([(value, where) for value, where in fact.outside if where != ANYWHERE])
     if any(where == NOWHERE for _, where in outside):
         return fact._replace(outside=outside, reads=(), whole=False, inputs=0)
@@ -172,14 +174,14 @@ def normalize(fact: Fact) -> Fact:
 
 
 def lower(a: Dim | None, b: Dim | None) -> Dim | None:
-    """The lesser of two low ends; no end where neither is known to be it."""
+    """Return the lesser of two low ends; None if neither is proved to be it."""
     if a is None or b is None:
         return None
     return a if at_most_proved(a, b) else b if at_most_proved(b, a) else None
 
 
 def higher(a: Dim | None, b: Dim | None) -> Dim | None:
-    """The greater of two high ends."""
+    """Return the greater of two high ends; None if neither is proved to be it."""
     if a is None or b is None:
         return None
     return b if at_most_proved(a, b) else a if at_most_proved(b, a) else None
@@ -190,7 +192,7 @@ Reads: TypeAlias = "dict[int, Span] | None"
 
 
 def hull(parts: Sequence[tuple[int, Span]]) -> Reads:
-    """Spans that contain all of these."""
+    """Return spans that contain all of these."""
     found: dict[int, Span] = {}
     for index, span in parts:
         other = found.get(index)
@@ -225,7 +227,7 @@ def narrow(outside: dict[Value, Region], value: Value, where: Region) -> None:
 
 
 def merge_outside(facts: Sequence[Fact]) -> tuple[tuple[Value, Region], ...]:
-    """The numbers outside of regions that hold of an element of any of these."""
+    """Return the numbers outside regions that hold for an element of any of these."""
     found = []
     for value, where in facts[0].outside:
         for other in facts[1:]:
@@ -235,7 +237,7 @@ def merge_outside(facts: Sequence[Fact]) -> tuple[tuple[Value, Region], ...]:
 
 
 def renumber_fact(fact: Fact, outer: Shape, axes: tuple[Shape, ...], number: Mapping[int, int]) -> Fact:
-    """The same elements with their indices renumbered; those without a number are gone, and nothing reads by them."""
+    """Return the fact of the same elements with renumbered indices; indices without a number are dropped."""
     reads = {number[i] if i != NONE else NONE: span for i, span in fact.reads}
     value = fact.value if all(i in number for i in value_indices(fact.value)) else None
     value = each_affine(value, lambda v: v._replace(terms=by_index([(number[i], c) for i, c in v.terms])))
@@ -246,13 +248,15 @@ def renumber_fact(fact: Fact, outer: Shape, axes: tuple[Shape, ...], number: Map
 
 
 def shift_span(span: Span, distance: Dim) -> Span:
-    """The span of an index that is greater by `distance` than the one it was said of."""
+    """Return the span for an index that is greater by `distance`."""
     return span.shifted(-span.by * distance, -span.by * distance)
 
 
 def eliminate_index(span: Span, index: int, fact: Fact, gone: Sequence[int]) -> list[tuple[int, Span]] | None:
-    """The sources read by `index`, said of the indices that are not `gone`, for all its values where an element reads
-    anything; None if nothing bounds them."""
+    """Return the sources read by `index` in terms of the indices that are not `gone`; None without bounds.
+
+    The result holds for all values of `index` at which an element reads anything.
+    """
     for where in dict.fromkeys([fact.live, *[where for _, where in fact.outside]]):
         found = [_eliminate(span, index, closed(part), gone) for part in where]
         bounded = [entry for entry in found if entry is not None]
@@ -295,8 +299,11 @@ def _eliminate(
 
 
 def reduce_indices(fact: Fact, gone: Sequence[int]) -> Fact:
-    """The fact of something that is made of all elements along these indices. It still has them in its axes, where no
-    read, region or value speaks of them; `outside` is that of the elements all alike."""
+    """Return the fact of a reduction over all elements along these indices.
+
+    The indices stay in its axes, but reads, regions and values have no terms in them. `outside` holds if it holds for
+    all elements of the reduction.
+    """
     kept = [(i, span) for i, span in fact.reads if i not in gone]
     whole = fact.whole
     for i, span in fact.reads:
@@ -309,17 +316,17 @@ def reduce_indices(fact: Fact, gone: Sequence[int]) -> Fact:
 
 
 def each_region(fact: Fact, change: Callable[[Region], Region]) -> tuple[tuple[Value, Region], ...]:
-    """`outside` with its regions changed."""
+    """Return `outside` with its regions changed."""
     return tuple([(value, change(where)) for value, where in fact.outside])
 
 
 def same_fact(a: Fact, b: Fact) -> bool:
-    """Whether two facts are written alike."""
+    """Return whether two facts are structurally equal."""
     return alike(a, b)
 
 
 def at_origin(fact: Fact, indices: Sequence[int]) -> Fact:
-    """The fact of the elements whose `indices` are 0, as those along axes of size 1 are; nothing speaks of them."""
+    """Return the fact of the elements whose `indices` are 0, as along axes of size 1; it has no terms in them."""
     if not indices:
         return fact
     parts = [(NONE, Span(0, span.low, span.high)) if i in indices else (i, span) for i, span in fact.reads]
@@ -334,7 +341,7 @@ def at_origin(fact: Fact, indices: Sequence[int]) -> Fact:
 
 
 def lift(fact: Fact, outer: Shape) -> Fact:
-    """The fact in more loops."""
+    """Return the fact inside more loops."""
     more = len(outer) - len(fact.outer)
     if more <= 0:
         return fact

@@ -1,4 +1,4 @@
-"""Ops that move elements: axes exchanged, merged, repeated, joined, cut and padded, and rows read at indices."""
+"""Layout ops: axes permuted, merged, repeated, concatenated, sliced and padded, and rows gathered at indices."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def unchanged(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """The same elements."""
+    """Return the facts of the operands."""
     return facts
 
 
@@ -71,7 +71,7 @@ def reshape(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence
 
 
 def broadcast_to(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """Elements repeated: along axes of size 1, and along new leading axes."""
+    """Return the fact of repeated elements: along axes of size 1, and along new leading axes."""
     (fact,), shape = facts, call.outputs[0].shape
     ahead = len(shape) - len(fact.axes)
     axes: list[Shape] = [(size,) for size in shape[:ahead]]
@@ -92,7 +92,7 @@ def broadcast_to(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Seq
 
 
 def with_one_index(fact: Fact, axis: int, size: Dim) -> Fact:
-    """The fact with an axis of one index."""
+    """Return the fact with a single index for an axis."""
     return recut(fact, (*fact.axes[:axis], (size,), *fact.axes[axis + 1 :]))
 
 
@@ -123,7 +123,7 @@ def strided(fact: Fact, axis: int, start: Dim, step: int) -> Fact:
 
 
 def _stride_position(value: Position | None, index: int, start: Dim, step: int) -> Position | None:
-    """A value of elements whose `index` is start + step*i, by i."""
+    """Return a value, whose `index` is start + step*i, as a function of i."""
     if isinstance(value, Columns) and value.along == index:
         if not isinstance(start, int) or not 0 <= start < len(value.values):
             return None
@@ -156,7 +156,7 @@ def pad(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fac
 
 
 def _placed(fact: Fact, axis: int, before: Dim, inside: Region, filled: Value | None) -> Fact:
-    """The elements behind `before` others along an axis; what is not `inside` is the number `filled`."""
+    """Return the fact of the elements after `before` others along an axis; outside `inside` they are `filled`."""
     index = fact.at(axis)
     moved_on = strided(fact, axis, -before, 1)
     outside: list[tuple[Value, Region]] = []
@@ -193,7 +193,7 @@ def concat(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
 
 
 def _common_affine(parts: Sequence[Fact], axis: int, call: OpCall) -> Affine | None:
-    """The one function of the indices that the values of all parts are; a part of one entry has one value of it."""
+    """Return the function of the indices that all parts share; a part of one entry has one value of it."""
     start: Dim = 0
     wide: list[Affine] = []
     single: list[tuple[Dim, Affine]] = []
@@ -216,8 +216,11 @@ _MOST_COLUMNS = 8
 
 
 def _concat_values(parts: Sequence[Fact], axis: int, call: OpCall) -> Position | None:
-    """The value of parts behind each other: one function that all of them continue, as -1 and 0, 1, … do; or for each
-    place along the axis that of its part, as tuples of positions have."""
+    """Return the value of concatenated parts.
+
+    It is one function that continues over all parts, such as -1 and 0, 1, …; or one for each place along the axis, as
+    for tuples of positions.
+    """
     whole = _common_affine(parts, axis, call)
     if whole is not None:
         return whole
@@ -261,7 +264,7 @@ def iota(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fa
 
 
 def draw(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """Random bits depend on the step and on where they stand, and on no element of another tensor."""
+    """Return the fact of random samples, which depend on the step and on their position only."""
     return [domain.top(call.outputs[0], facts)]
 
 
@@ -269,7 +272,7 @@ def draw(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fa
 
 
 def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """The result has the axes of the indices, then those of a row."""
+    """Return the fact of gathered rows: with the axes of the indices, then those of a row."""
     apart = _gather_split_rows(*facts)
     if apart is not None and call.static["mode"] == "raise":
         return [apart]
@@ -280,7 +283,7 @@ def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequ
     value = idx.value if isinstance(idx.value, Affine) and not idx.value.absolute else None
     place = idx.value if value is None else Between(value, value)
     number = {i: i if i < start else i + ahead - 1 for i in range(len(x.sizes)) if i != row}
-    near = _gather_between(x, row, place, number) if isinstance(place, Between) else None
+    near = _gather_enclosed(x, row, place, number) if isinstance(place, Between) else None
     anywhere = reduce_indices(x, [row])
     entries: list[tuple[int, Span]] = (
         near if near is not None else [(number.get(i, NONE), span) for i, span in anywhere.reads]
@@ -300,8 +303,10 @@ def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequ
     return [reading(found, hull([*idx.reads, *entries]))]
 
 
-def _gather_between(x: Fact, row: int, place: Between, number: Mapping[int, int]) -> list[tuple[int, Span]] | None:
-    """The reads of rows whose place is somewhere between two, each of which goes by one index at most."""
+def _gather_enclosed(x: Fact, row: int, place: Between, number: Mapping[int, int]) -> list[tuple[int, Span]] | None:
+    """Return the reads of rows at a place between two functions, each in terms of at most one index; None without
+    bounds.
+    """
     ends = [end for end in (place.high, place.low) if len(end.terms) <= 1]
     found: list[tuple[int, Span]] = []
     for i, span in x.reads:
@@ -326,7 +331,7 @@ def _gather_between(x: Fact, row: int, place: Between, number: Mapping[int, int]
 
 
 def _gather_value(x: Fact, place: Affine | None, row: int, number: Mapping[int, int]) -> Affine | None:
-    """The value of rows that are read at a place; indices of x but that of its rows get another number."""
+    """Return the value of rows gathered at a place; the other indices of x are renumbered."""
     value = x.value
     if place is None or not isinstance(value, Affine) or value.absolute:
         return None
@@ -337,7 +342,7 @@ def _gather_value(x: Fact, place: Affine | None, row: int, number: Mapping[int, 
 
 
 def scatter_add_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """A row is its own and what is added to it, whichever indices name it."""
+    """Return the fact of rows, each of itself and of all that may be added to it."""
     x, v, idx = facts
     leading = len(idx.axes)
     rows = list(range(1, len(x.axes)))
@@ -351,7 +356,9 @@ def scatter_add_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) ->
 
 
 def _leading(value: Position | None, sizes: Shape) -> Affine | None:
-    """b*T + t of a place among these sizes, or of one between b*T and b*T + T - 1 the b*T; else None."""
+    """Return the leading terms of a place: b*T + t for an exact one, b*T for one between b*T and b*T + T - 1; else
+    None.
+    """
     if isinstance(value, Affine):
         return value if same(value.constant, 0) and not value.absolute and len(value.terms) == len(sizes) else None
     if not isinstance(value, Between) or not alike(value.low.terms, value.high.terms):
@@ -363,7 +370,7 @@ def _leading(value: Position | None, sizes: Shape) -> Affine | None:
 
 
 def _gather_split_rows(x: Fact, idx: Fact) -> Fact | None:
-    """The rows of an axis that was made of several, at indices put together of as many: b*T + t is the row (b, t)."""
+    """Return the rows of an axis of several indices, gathered at flat places of as many: b*T + t is the row (b, t)."""
     rows, sizes, theirs = x.indices(0), x.axes[0], idx.sizes
     value = _leading(idx.value, sizes)
     if len(rows) < 2 or value is None or not value.terms or len(value.terms) > len(rows):

@@ -1,7 +1,7 @@
-"""Rows of a tensor: whether each has an element outside of a region, and what that says of its maximum.
+"""Rows of a tensor: whether each has an element outside a region, and what follows for its maximum.
 
-The maximum of a row does not depend on what is no greater than an element that every row has, and the exponential of a
-number that is low enough is 0 in its dtype. So finite masks hide what is far below what they keep.
+The maximum of a row does not depend on elements that are at most another element that every row has. The exponential of
+a number that is low enough is 0 in its dtype. So finite masks hide what is far below the unmasked elements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Level: TypeAlias = tuple[ValueRange, Region]
 
 
 def collect_levels(levels: Fact, numbers: Fact) -> list[Level]:
-    """The levels of a tensor: those of its fact in the domain of levels, and the numbers that dependence knows."""
+    """Return the levels of a tensor: those of its fact in the domain of levels, and its known numbers."""
     found = [(cast("ValueRange", level), where) for level, where in levels.outside]
     return [*found, *[(_exactly(value), where) for value, where in numbers.outside]]
 
@@ -40,14 +40,14 @@ def _exactly(value: Value) -> ValueRange:
 
 
 def row_floor(sizes: Sequence[Dim], levels: Iterable[Level], gone: Sequence[int]) -> float:
-    """A number that some element of every row along the indices `gone` is at least, where the row has no nan."""
+    """Return a lower bound of some element of every row along the indices `gone`, for rows without nan."""
     return max(
         [level.low for level, where in levels if not level.nan and in_every_row(sizes, where, gone)], default=-math.inf
     )
 
 
 def in_every_row(sizes: Sequence[Dim], where: Region, gone: Sequence[int]) -> bool:
-    """Whether every row along `gone` has an element outside of the region."""
+    """Return whether every row along `gone` has an element outside the region."""
     spoken = [i for i in gone if any(i in d[:2] for part in where for d in part)]
     if not all(at_most_proved(1, sizes[i]) for i in gone if i not in spoken):
         return False
@@ -60,7 +60,7 @@ def in_every_row(sizes: Sequence[Dim], where: Region, gone: Sequence[int]) -> bo
 
 
 def _candidates(sizes: Sequence[Dim], where: Region, index: int) -> Iterator[tuple[int, Dim]]:
-    """Places in a row: each is `ahead` of another index, or of 0."""
+    """Yield places in a row: each is `ahead` of another index, or of 0."""
     if at_most_proved(1, sizes[index]):
         yield NONE, 0
         yield NONE, sizes[index] - 1
@@ -74,7 +74,7 @@ def _candidates(sizes: Sequence[Dim], where: Region, index: int) -> Iterator[tup
 
 
 def _is_outside(sizes: Sequence[Dim], where: Region, index: int, base: int, ahead: Dim) -> bool:
-    """Whether the place with i_index = i_base + ahead is outside of the region, in every row."""
+    """Return whether the place with i_index = i_base + ahead is outside the region in every row."""
     for part in where:
         moved = [
             (base if d.a == index else d.a, base if d.b == index else d.b, d.c - ahead if d.a == index else d.c + ahead)
@@ -88,7 +88,7 @@ def _is_outside(sizes: Sequence[Dim], where: Region, index: int, base: int, ahea
 
 
 def misses_a_row(sizes: Sequence[Dim], where: Region, gone: Sequence[int]) -> bool:
-    """Whether the region has no index along `gone` for some row."""
+    """Return whether the region lacks an index along `gone` for some row."""
     if where == NOWHERE:
         return True
     if len(where) != 1:
@@ -113,7 +113,7 @@ VANISHING = "an exponential is 0 where it is less than an eighth of the dtype's 
 
 
 def operand_levels(call: OpCall, fact: Fact, operand: int = 0) -> list[Level]:
-    """The levels of an operand by the indices of its fact; in a run without levels those of the numbers that it has."""
+    """Return the levels of an operand by the indices of its fact; without the domain of levels, its known numbers."""
     known = call.known.get("levels")
     if known is None:
         return collect_levels(plain(()), fact)
@@ -122,12 +122,12 @@ def operand_levels(call: OpCall, fact: Fact, operand: int = 0) -> list[Level]:
 
 
 def vanishing_below(limits: FloatLimits, base: float) -> float:
-    """The exponent at which, and below which, a power of the base is 0 in a float dtype."""
+    """Return the exponent at and below which a power of the base is 0 in a float dtype."""
     return (math.log(limits.least) - math.log(_BELOW)) / math.log(base)
 
 
 def vanishing(limits: FloatLimits, call: OpCall, fact: Fact) -> Region:
-    """The region outside of which an exponential is 0."""
+    """Return the region outside which an exponential is 0."""
     found, base = ANYWHERE, _BASES.get(call.primitive)
     if base is None or call.inputs[0].dtype.kind != "f" or "levels" not in call.known:
         return found
@@ -139,8 +139,10 @@ def vanishing(limits: FloatLimits, call: OpCall, fact: Fact) -> Region:
 
 
 def without_dominated(call: OpCall, fact: Fact, gone: Sequence[int]) -> Fact:
-    """The fact as far as the maxima of rows along `gone` depend on the elements: what is no greater than an element
-    that every row has could as well be -inf."""
+    """Return the fact without elements that the maxima of rows along `gone` do not depend on.
+
+    An element that is at most another element that every row has counts as -inf.
+    """
     levels = operand_levels(call, fact)
     floor = row_floor(fact.sizes, levels, gone)
     where = fact.region(-math.inf)

@@ -51,7 +51,7 @@ def times(x: Affine | None, factor: Any) -> Affine | None:
 
 
 def at_most(value: Affine, distance: Dim) -> Region:
-    """Where value <= distance, as far as differences of indices say it."""
+    """Return where value <= distance, as far as differences of indices express it."""
     if value.absolute:
         inside = value._replace(absolute=False)
         negative = times(inside, -1)
@@ -76,7 +76,7 @@ def at_most(value: Affine, distance: Dim) -> Region:
 
 
 def above(value: Affine, distance: Dim) -> Region:
-    """Where value >= distance."""
+    """Return where value >= distance."""
     if value.absolute:
         inside = value._replace(absolute=False)
         return either(above(inside, distance), at_most(inside, -distance))
@@ -95,7 +95,7 @@ Function: TypeAlias = "Callable[[OpCall, Sequence[Position | None], Sequence[Dim
 
 
 def positions(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> tuple[Position | None, dict[Value, Region]]:
-    """The value of a pointwise op's result, and the regions outside of which a comparison is False, or True."""
+    """Return the value of a pointwise op's result, and the regions outside which a comparison is False, or True."""
     values, sizes = [fact.value for fact in facts], facts[0].sizes
     columns = [value for value in values if isinstance(value, Columns)]
     if not columns:
@@ -155,7 +155,7 @@ def _compared(call: OpCall, values: Sequence[Position | None]) -> dict[Value, Re
 
 
 def of_ends(function: Callable[..., Ends | None]) -> Function:
-    """The function of values whose ends are `function(call, sizes, *ends of the operands)`."""
+    """Return the function of values whose ends are `function(call, sizes, *ends of the operands)`."""
 
     def value(call: OpCall, values: Sequence[Position | None], sizes: Sequence[Dim]) -> Position | None:
         known = [ends for each in values if (ends := _ends(each)) is not None]
@@ -166,12 +166,12 @@ def of_ends(function: Callable[..., Ends | None]) -> Function:
 
 
 def number_below(count: Dim) -> Between | None:
-    """One of the numbers 0 … count - 1."""
+    """Return the value of a number from 0 to count - 1."""
     return Between(Affine(0, ()), Affine(count - 1, ()))
 
 
 def _remainder(call: OpCall, values: Sequence[Position | None], sizes: Sequence[Dim]) -> Between | None:
-    """Of a floored division by a number above 0, whatever is divided."""
+    """Return the value of a remainder by a positive divisor, for any dividend."""
     divisor = _ends(values[1])
     if call.inputs[0].dtype.kind != "i" or divisor is None or not alike(*divisor) or divisor[0].terms:
         return None
@@ -223,7 +223,7 @@ def _times(x: Ends | None, factor: Any) -> Ends | None:
 
 
 def _greatest(x: Ends | None, y: Ends | None, sizes: Sequence[Dim]) -> Ends | None:
-    """The greater of two: at least either, and no more than one and that by which the other may be above it."""
+    """Return the ends of a maximum: at least either operand, at most one plus the excess of the other over it."""
     if x is None or y is None:
         return None
     for first, second, exactly in ((x, y, True), (y, x, True), (x, y, False), (y, x, False)):
@@ -245,7 +245,7 @@ def _never_less(x: Affine, y: Affine, sizes: Sequence[Dim]) -> bool:
 
 
 def _most(value: Affine | None, sizes: Sequence[Dim]) -> Dim | None:
-    """The most that a function of the indices is, each from 0 to below its size."""
+    """Return the largest value of a function of the indices, each from 0 to below its size."""
     if value is None:
         return None
     most = value.constant

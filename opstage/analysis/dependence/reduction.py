@@ -1,4 +1,4 @@
-"""Ops whose elements are made of many: reductions, products, running sums, windows, and what mixes whole axes."""
+"""Ops that combine many elements: reductions, products, running sums, windows, and ops that mix whole axes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def drop_axes(fact: Fact, axes: Sequence[int], keepdims: bool = False) -> Fact:
-    """The fact of what is made of all elements along axes, without those axes or with 1 in their place."""
+    """Return the fact of a reduction over axes, without those axes or with 1 in their place."""
     gone = [i for axis in axes for i in fact.indices(axis)]
     number: dict[int, int] = {i: i for i in range(len(fact.outer))}
     kept: list[Shape] = []
@@ -71,14 +71,14 @@ def reduce(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
 
 
 def order(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
-    """The places of a row's elements in their order."""
+    """Return the fact of the sorted order of a row's elements."""
     axis = call.static["axis"]
     found = mixes(lambda call: (axis,))(domain, call, facts)
     return found and [fact._replace(value=number_below(call.inputs[0].shape[axis])) for fact in found]
 
 
 def multiplied(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """(..., m, k) and (..., k, n): of products over m, k and n, the sum over k."""
+    """Return the fact of a product of (..., m, k) and (..., k, n): elementwise over m, k and n, summed over k."""
     rank = len(call.inputs[0].shape)
     batch = list(range(rank - 2))
     x, y = common(facts, [*[[axis, axis] for axis in batch], [rank - 1, rank - 2]])
@@ -101,14 +101,18 @@ def multiplied(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Seque
 
 
 def _summed(fact: Fact, sizes: Sequence[Dim]) -> Fact:
-    """Return the fact of a sum over indices of these sizes: a sum of zeros is 0, and one of at least one nan, all of
-    them nan, is nan."""
+    """Return the fact of a sum over indices of these sizes.
+
+    A sum of zeros is 0, and a sum of at least one nan is nan.
+    """
     some = all(at_most_proved(1, size) for size in sizes)
     return fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v == 0 or (some and v is NAN)]))
 
 
 def running(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """Sums and recurrences along an axis: an element is made of those up to it, or with `reverse` from it on."""
+    """Return the fact of sums and recurrences along an axis: an element combines those up to it, or after it with
+    `reverse`.
+    """
     static, axis = call.static, call.static["axis"]
     apart, reverse = int(static.get("exclusive", False)), static["reverse"]
     parts = [with_one_index(fact, axis, call.outputs[0].shape[axis]) for fact in facts]
@@ -131,7 +135,7 @@ def running(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence
 
 
 def _count(value: Position | None, index: int, size: Dim, apart: int, reverse: bool) -> Affine | None:
-    """The running sum of one number along an index: c·(i + 1), or c·(size - i); c less where that excludes its own."""
+    """Return the running sum of one number along an index: c·(i + 1), or c·(size - i); c less if exclusive."""
     if not isinstance(value, Affine) or value.terms or value.absolute:
         return None
     first = Affine(size - apart, ((index, -1),)) if reverse else Affine(1 - apart, ((index, 1),))
@@ -141,9 +145,11 @@ def _count(value: Position | None, index: int, size: Dim, apart: int, reverse: b
 def mixes(
     axes_of: Callable[[OpCall], Sequence[int]],
 ) -> Callable[[Dependence, OpCall, Sequence[Fact]], Sequence[Fact] | None]:
-    """A rule: elements read everything along these axes of all operands, which are of one rank; a negative axis is
-    counted from the last. Along the others they stay apart, where the result has them: those ahead of all that are
-    mixed, and all of them in a result of the same rank."""
+    """Return a rule for ops whose elements read everything along these axes of all operands, which have one rank.
+
+    Negative axes count from the last. Elements stay separate along the other axes that the result has: those ahead of
+    all mixed axes, or all of them in a result of the same rank.
+    """
 
     def rule(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
         rank = len(facts[0].axes)
@@ -159,7 +165,7 @@ def mixes(
 
 
 def _stretched(parts: Sequence[Fact], shape: Shape, mixed: Sequence[int]) -> Fact:
-    """The reads of any of these, of which nothing speaks of the mixed axes, in a result of this shape."""
+    """Return the reads of any of these facts in a result of this shape, without terms in the mixed axes."""
     first, rank = parts[0], len(parts[0].axes)
     kept = [axis for axis in range(rank) if axis not in mixed] if len(shape) == rank else list(range(min(mixed)))
     cuts = tuple([first.axes[axis] if axis in kept else (size,) for axis, size in enumerate(shape)])
@@ -177,8 +183,10 @@ def _stretched(parts: Sequence[Fact], shape: Shape, mixed: Sequence[int]) -> Fac
 def windowed(
     fact: Fact, old: Shape, shape: Shape, *, steps: Sequence[int], before: Sequence[Dim], cells: Sequence[Dim]
 ) -> Fact:
-    """Return the fact of elements that, at index i along each of the last axes, read from steps*i - before to
-    steps*i - before + cells."""
+    """Return the fact of elements that read windows along the last axes.
+
+    The element at index i reads from steps*i - before to steps*i - before + cells.
+    """
     rank = len(steps)
     first = len(fact.axes) - rank
     for axis in range(first, first + rank):
@@ -221,12 +229,12 @@ def convolve(transposed: bool) -> Rule:
 
 
 def _sizes(fact: Fact) -> Shape:
-    """The shape of a tensor of axes that are one index each, or whose cut does not matter."""
+    """Return the shape of a tensor with one index for each axis, or whose split does not matter."""
     return tuple([cut[0] for cut in fact.axes])
 
 
 def pool(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """Pools over windows; the positions that max_pool keeps are those of the same windows."""
+    """Return the facts of a pool over windows; max_pool returns positions in the same windows."""
     static = call.static
     found = windowed(
         facts[0],

@@ -1,7 +1,7 @@
 """Regions of a tensor's indices: unions of conjunctions of differences, `i_a - i_b <= c`.
 
-A region stands for at least the indices that it is said of, so whatever cannot be expressed makes it larger. Indices
-are numbered (see `fact`); NONE in the place of one is the number 0, so `(a, NONE, c)` is i_a <= c.
+A region contains at least the described indices, so anything that it cannot express makes it larger. Indices are
+numbered (see `fact`); NONE in place of an index is the number 0, so `(a, NONE, c)` is i_a <= c.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...ops.dims.radicals import Opaque
 
 
 def same(a: Dim, b: Dim) -> bool:
-    """Whether two sizes are one polynomial; asks for no condition."""
+    """Return whether two sizes are one polynomial, without adding a condition."""
     if a is b:
         return True
     if a is UNKNOWN or b is UNKNOWN:
@@ -29,12 +29,12 @@ def same(a: Dim, b: Dim) -> bool:
 
 
 def alike(a: object, b: object) -> bool:
-    """Whether two tuples with sizes in them are written alike; `==` of two sizes may be undecided, which raises."""
+    """Return whether two tuples with sizes are structurally equal; `==` of two sizes may be undecided, which raises."""
     return hash(a) == hash(b) and a == b
 
 
 def at_most_proved(a: Dim, b: Dim) -> bool:
-    """Whether a <= b for every allowed size."""
+    """Return whether a <= b is proved for every allowed size."""
     if type(a) is int and type(b) is int:
         return a <= b
     if a is UNKNOWN or b is UNKNOWN:
@@ -43,7 +43,7 @@ def at_most_proved(a: Dim, b: Dim) -> bool:
 
 
 def largest(size: Dim) -> float:
-    """Return the largest value below 2^31 that the constraints on the sizes allow; infinity where there is none."""
+    """Return the largest value below 2^31 that the constraints on the sizes allow; infinity without one."""
     if isinstance(size, int):
         return size
     low, high = 0, 1 << 31
@@ -56,14 +56,14 @@ def largest(size: Dim) -> float:
 
 
 def equal_proved(a: Dim, b: Dim) -> bool:
-    """Whether a == b for every allowed size."""
+    """Return whether a == b is proved for every allowed size."""
     if a is UNKNOWN or b is UNKNOWN:
         return False
     return equal(a, b) is Verdict.proved
 
 
 def divided(a: Dim, b: Dim) -> Dim | None:
-    """a / b where b, at least 1, divides a as a polynomial; else None."""
+    """Return a / b if b, at least 1, divides a as a polynomial; else None."""
     if a is UNKNOWN or b is UNKNOWN or not at_most_proved(1, b):
         return None
     quotient = a // b
@@ -71,7 +71,7 @@ def divided(a: Dim, b: Dim) -> Dim | None:
 
 
 def as_size(value: Any) -> Dim | None:
-    """An integer that a static number is, a size in names included; else None."""
+    """Return a static number as an integer, possibly symbolic; else None."""
     if isinstance(value, bool):
         return None
     if isinstance(value, (int, DimExpr)):
@@ -86,7 +86,7 @@ def as_size(value: Any) -> Dim | None:
 
 
 def _of_real(real: DimFloat) -> Dim | None:
-    """The polynomial that an exact real is, if it is one."""
+    """Return an exact real as a polynomial; None if it is not one."""
     total: Dim = 0
     for factors, coefficient in real.terms.items():
         if coefficient.denominator != 1:
@@ -128,13 +128,13 @@ _MOST_DIFFERENCES = 12
 
 
 def region(*differences: tuple[int, int, Dim]) -> Region:
-    """Where all of these hold."""
+    """Return where all of these differences hold."""
     found = _conjunction([Difference(*each) for each in differences])
     return NOWHERE if found is None else (found,)
 
 
 def both(x: Region, y: Region) -> Region:
-    """Where an index is in both."""
+    """Return the intersection of two regions, or a region around it."""
     if x == ANYWHERE or alike(x, y):
         return y
     if y == ANYWHERE:
@@ -145,12 +145,12 @@ def both(x: Region, y: Region) -> Region:
 
 
 def either(x: Region, y: Region) -> Region:
-    """Where an index is in one of them."""
+    """Return the union of two regions, or a region around it."""
     return _union([*x, *y])
 
 
 def complement(x: Region) -> Region:
-    """Where an index is in none of the conjunctions."""
+    """Return where none of the conjunctions holds, or a region around it."""
     found = ANYWHERE
     for part in x:
         found = both(found, _union([_conjunction([Difference(d.b, d.a, -1 - d.c)]) for d in part]))
@@ -168,12 +168,12 @@ def _union(parts: Iterable[Conjunction | None]) -> Region:
 
 
 def _implies(part: Conjunction, other: Conjunction) -> bool:
-    """Whether an index at which `part` holds is one at which `other` does, as far as their differences are the same."""
+    """Return whether `part` implies `other`, by comparing bounds of the same differences."""
     return all(any(p.a == q.a and p.b == q.b and at_most_proved(p.c, q.c) for p in part) for q in other)
 
 
 def _conjunction(differences: Iterable[Difference]) -> Conjunction | None:
-    """They in one form; None where they cannot hold together."""
+    """Return the differences in a normal form; None if they contradict each other."""
     least: dict[tuple[int, int], list[Dim]] = {}
     for a, b, c in differences:
         if a == b:
@@ -197,7 +197,7 @@ def _conjunction(differences: Iterable[Difference]) -> Conjunction | None:
 
 
 def closed(part: Conjunction) -> Conjunction:
-    """With what follows from pairs of differences."""
+    """Return the conjunction with the consequences of pairs of differences."""
     found = list(part)
     for _ in range(2):
         more = [Difference(p.a, q.b, p.c + q.c) for p in found for q in found if p.b == q.a and p.b != NONE]
@@ -209,7 +209,7 @@ def closed(part: Conjunction) -> Conjunction:
 
 
 def without(x: Region, indices: Collection[int]) -> Region:
-    """The rest of a region, for the other indices."""
+    """Return the projection of a region to the other indices."""
     if not any(d.a in indices or d.b in indices for part in x for d in part):
         return x
     parts = []
@@ -223,7 +223,7 @@ def without(x: Region, indices: Collection[int]) -> Region:
 
 
 def renumber(x: Region, number: Mapping[int, int]) -> Region:
-    """With other numbers for the indices; what is said of one that has none is left out."""
+    """Return the region with other numbers for the indices; indices without a number are projected out."""
     number = {**number, NONE: NONE}
     gone = {i for part in x for d in part for i in d[:2] if i not in number}
     return tuple([tuple([Difference(number[d.a], number[d.b], d.c) for d in part]) for part in without(x, gone)])
@@ -239,7 +239,9 @@ def shift(x: Region, index: int, distance: Dim) -> Region:
 
 
 def in_sizes(x: Region, sizes: Sequence[Dim]) -> Region:
-    """The same region without what indices below these sizes always keep, or never."""
+    """Return the region without differences that always hold for indices below these sizes, and without empty
+    conjunctions.
+    """
     parts: list[Conjunction | None] = []
     for part in x:
         if any(d.b != NONE and at_most_proved(d.c, -sizes[d.b]) for d in part):

@@ -1,8 +1,8 @@
 """Interval bounds over any interpreter: each ref is a pair of refs, a lower and an upper bound.
 
-`bounds` makes of a program one that gives boxes, as a program of the interpreter beneath. A rule is a program over that
-interpreter, `(bounds, refs, static) -> refs`. An op without one takes its decomposition, so composites need a rule only
-where their parts would forget how operands hang together (silu, softmax).
+`bounds` turns a program into one that returns boxes, as a program of the inner interpreter. A rule is a program over
+that interpreter, `(bounds, refs, static) -> refs`. An op without a rule takes its decomposition, so composites need a
+rule only if their parts would lose the relation between operands (silu, softmax).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAKED = "a ref of bounds was used after they were taken; return it from the bo
 
 
 def bounds(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> Any:
-    """A tree of boxes for the results of `f(ops', *trees)`, whose arguments hold boxes of refs among refs."""
+    """Return a tree of boxes for the results of `f(ops', *trees)`, whose arguments are trees of boxes and refs."""
     intervals = Intervals(ops)
     found, structure = bound_leaves(intervals, lambda low, high: intervals.between(*ends(ops, low, high)), f, trees)
     with Quietly(ops.cursor):
@@ -34,7 +34,9 @@ def bounds(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> Any:
 def bound_leaves(
     wrapper: Wrapper[Any, Any], box: Callable[[Any, Any], Any], f: Callable[..., Any], trees: tuple[Any, ...]
 ) -> tuple[list[Any], Structure]:
-    """The leaves of `f(wrapper, *trees)`, and their structure; `box` makes a ref of the wrapper of two ends."""
+    """Return the leaves of `f(wrapper, *trees)`, and their structure; `box` creates a ref of the wrapper from two
+    ends.
+    """
     ops = wrapper.inner
 
     def operand(leaf: Any) -> Any:
@@ -50,7 +52,7 @@ def bound_leaves(
 
 
 def ends(ops: Interpreter[Any], lower: Any, upper: Any) -> tuple[Any, Any]:
-    """The ends of a box as those of an interval."""
+    """Return the ends of a box as those of an interval."""
     if not is_float(lower.dtype):
         return lower, upper
     with Quietly(ops.cursor):
@@ -58,7 +60,7 @@ def ends(ops: Interpreter[Any], lower: Any, upper: Any) -> tuple[Any, Any]:
 
 
 def shown(ops: Interpreter[Any], x: Interval[Any]) -> Box:
-    """Both ends, from -inf to inf where nothing is known."""
+    """Return the box of an interval, from -inf to inf if nothing is known."""
     if not is_float(x.dtype):
         return Box(x.lower, x.upper)
     known = ops.less_equal(x.lower, x.upper)

@@ -50,7 +50,7 @@ def _on_pairs(
 
 
 def _scan(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-    """The loop with two carries for one that the box leaves open, at the start or after an iteration."""
+    """Return the loop with two carries for each one that is open at the start or after an iteration."""
     loop = ScanParameters(**static)
     body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
     types = body.input_types
@@ -112,7 +112,7 @@ def _switch(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 
 def _hull(bounds: Intervals[Any], alike: Sequence[Interval[Any]]) -> Interval[Any]:
-    """The least interval around several."""
+    """Return the smallest interval that contains several."""
     ops = bounds.inner
     least, most = (ops.logical_and, ops.logical_or) if alike[0].dtype == BOOL else (ops.minimum, ops.maximum)
     lower, upper = alike[0].lower, alike[0].upper
@@ -122,7 +122,7 @@ def _hull(bounds: Intervals[Any], alike: Sequence[Interval[Any]]) -> Interval[An
 
 
 def _linear_recurrence(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-    """Element after element, as it is computed."""
+    """Compute the recurrence element after element, as a run does."""
     axis = static["axis"]
     rank = len(refs[0].shape)
     front = (axis, *[i for i in range(rank) if i != axis])
@@ -145,7 +145,7 @@ def _while(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 
 def known(ops: Any, *xs: Interval[Any]) -> Any:
-    """The mask of elements of which something is known: no end is nan."""
+    """Return the mask of elements with known bounds: no end is nan."""
     mask = None
     for x in xs:
         of = ops.less_equal(x.lower, x.upper)
@@ -246,7 +246,7 @@ def cast(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 
 def _truncated(bounds: Intervals[Any], x: Interval[Any], dtype: Any) -> Interval[Any]:
-    """Floats as integers, which rises; any integer where one may be nan or too large."""
+    """Return floats truncated to integers, which is monotone; any integer if one may be nan or too large."""
     ops, limits = bounds.inner, np.iinfo(dtype)
     border = full_like(ops, x.lower, float(limits.max) / 2)
     fits = ops.logical_and(ops.less(ops.abs(x.lower), border), ops.less(ops.abs(x.upper), border))

@@ -1,4 +1,4 @@
-"""Rules of elements: sums and products of intervals, powers, functions that rise, fall or turn, waves."""
+"""Rules of elements: sums and products of intervals, powers, monotone functions, valleys, waves."""
 
 from __future__ import annotations
 
@@ -61,22 +61,22 @@ Refs = tuple[Interval[Any], ...]
 
 
 def full_like(ops: Any, like: Any, value: float) -> Any:
-    """A tensor like another, filled with a number."""
+    """Return a tensor with the shape and dtype of another one, filled with a number."""
     return ops.full(shape=like.shape, value=value, dtype=like.dtype)
 
 
 def least(ops: Any, *xs: Any) -> Any:
-    """The smallest of several tensors, element by element."""
+    """Return the elementwise minimum of several tensors."""
     return reduce(ops.minimum, xs)
 
 
 def greatest(ops: Any, *xs: Any) -> Any:
-    """The largest, likewise."""
+    """Return the elementwise maximum of several tensors."""
     return reduce(ops.maximum, xs)
 
 
 def extreme(ops: Any, found: list[Any]) -> tuple[Any, Any]:
-    """The smallest and the largest of several tensors; a nan among them is one in both."""
+    """Return the elementwise minimum and maximum of several tensors; a nan among them is one in both."""
     return least(ops, *found), greatest(ops, *found)
 
 
@@ -106,7 +106,7 @@ def _square(bounds: Intervals[Any], x: Interval[Any]) -> Interval[Any]:
 
 
 def _sizes(ops: Any, x: Interval[Any]) -> tuple[Any, Any]:
-    """The greatest and the least magnitude."""
+    """Return the greatest and the least magnitude."""
     return magnitudes(ops.neg, ops.maximum, x.lower, x.upper, 0.0)
 
 
@@ -125,13 +125,13 @@ def _mul(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 
 def _nonzero(ops: Any, y: Interval[Any]) -> Any:
-    """The mask of elements whose interval does not hold 0."""
+    """Return the mask of elements whose interval excludes 0."""
     zero = full_like(ops, y.lower, 0.0)
     return ops.logical_or(ops.less(zero, y.lower), ops.less(y.upper, zero))
 
 
 def _mask_unknown(ops: Any, mask: Any, x: Any) -> Any:
-    """x where the mask holds, else nan: nothing is known."""
+    """Return x where the mask holds, else nan: nothing is known."""
     return ops.select(mask, x, full_like(ops, x, float("nan")))
 
 
@@ -155,7 +155,7 @@ def _abs(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 
 def _even(name: str, ulps: float, floor: float) -> Callable[..., Refs]:
-    """An even function that rises with the magnitude."""
+    """Return the rule of an even function that rises with the magnitude."""
 
     def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         ops = bounds.inner
@@ -187,7 +187,7 @@ def _pow(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 
 def _power(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-    """x^y for x >= 0: it rises or falls in either operand all along, so its ends are at corners; else unknown."""
+    """Bound x^y for x >= 0: it is monotone in either operand, so its extremes are at corners; otherwise unknown."""
     (x, y), ops = refs, bounds.inner
     zero = full_like(ops, x.lower, 0.0)
     allowed = ops.logical_or(
@@ -206,7 +206,7 @@ def _floor_divide(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 
 def _mod(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-    """Between 0 and the divisor; unknown where that may be 0 or x infinite."""
+    """Bound a remainder between 0 and the divisor; unknown if that may be 0 or x infinite."""
     (x, y), ops = refs, bounds.inner
     nothing = ops.sub(ops.sub(x.lower, x.lower), ops.sub(x.upper, x.upper))
     lower = ops.add(ops.minimum(y.lower, 0.0), nothing)
@@ -219,7 +219,9 @@ def _mod(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 
 class Valley(NamedTuple):
-    """Where a function that falls and then rises is least, to 1e-6, and a number just below that value."""
+    """The place, to 1e-6, where a function that falls and then rises is least, and a number just below its value
+    there.
+    """
 
     at: float
     value: float
@@ -263,7 +265,7 @@ def _valley(primitive: Primitive, find: Callable[[Static], Valley]) -> Callable[
 
 
 def _relu_grad(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-    """g where y > 0, else 0."""
+    """Bound g where y > 0, else 0."""
     (y, g), ops = refs, bounds.inner
     zero = full_like(ops, g.lower, 0.0)
     dead = ops.less_equal(y.upper, zero)
@@ -282,7 +284,7 @@ WAVE_ERROR = 4
 
 
 def _holds(ops: Any, x: Interval[Any], place: float) -> Any:
-    """The mask of elements whose interval may hold place + 2πk for a whole k; True where nothing is known."""
+    """Return the mask of elements whose interval may contain place + 2πk for a whole k; True if nothing is known."""
     size = ops.maximum(ops.abs(x.lower), ops.abs(x.upper))
     margin = ops.scale(ops.add(size, 8.0), c=2 * machine_epsilon(x.dtype))
 
@@ -316,10 +318,10 @@ def _wave(primitive: Primitive, crest: float) -> Callable[..., Refs]:
 
 
 class KernelError(NamedTuple):
-    """How far a kernel may be off, on every interpreter.
+    """The largest error of a kernel, on every interpreter.
 
-    ulps      0 for one whose result is exact
-    absolute  whether they are of max(|operand|, 1), where cancellation leaves no relative error
+    ulps      0 for an exact result
+    absolute  relative to max(|operand|, 1), where cancellation leaves no relative error
     """
 
     ulps: float = 0.0

@@ -1,18 +1,18 @@
-"""The interpreter whose refs are pairs: a lower and an upper bound of every value that a program may give.
+"""The interpreter whose refs are pairs: a lower and an upper bound of every value that a program may compute.
 
 A ref contains the exact real value and the value of a run in floating point, for every input in the box. Parameters,
-constants and what ops like `maximum` choose among them are *points*: both ends are one ref. An end that is nan says
-that nothing is known, not even that the value is a number; nan spreads by itself through what is computed from it.
+constants and selections among them, such as by `maximum`, are *points*: both ends are one ref. An end that is nan means
+that nothing is known, not even that the value is a number; nan propagates through all computations from it.
 
-Rounding. An end of an interval is computed on the same interpreter as the program, so it is rounded itself. It is moved
-outward by the error of both: that of the end and that of the value in a run. The error is stated in ulps for
-elementwise ops, and as gamma_n = n·u / (1 - n·u) times the sum of magnitudes for sums of n products in any order
-(Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1). A number below the smallest normal
-one may have lost all its digits, so that much is added wherever a result may underflow. What overflows becomes nan:
-inf - inf in `down` and `overflow`. Partial sums in any order are at most the sum of magnitudes, so where that
-overflows, a run may be infinite, or nan, on the way to a total that is neither.
+Rounding. The ends of an interval are computed on the same interpreter as the program, so they are rounded as well. Each
+end moves outward by two errors: its own and that of the value in a run. The error of an elementwise op is stated in
+ulps. The error of a sum of n products in any order is gamma_n = n·u / (1 - n·u) times the sum of magnitudes (Higham,
+Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1). A number below the smallest normal one may
+have lost all its digits, so that much is added wherever a result may underflow. Overflow becomes nan: inf - inf in
+`down` and `overflow`. Partial sums in any order are at most the sum of magnitudes. So if that sum overflows, a run may
+pass through infinity or nan on the way to a finite total.
 
-Kernels. A rule of one element makes up to twenty passes over memory, that of a softmax as many. So a rule, or a part of
+Kernels. An elementwise rule makes up to twenty passes over memory, that of a softmax as many. So a rule, or a part of
 one, is traced once as a composite: an interpreter that `fuses` makes as many passes as the composite has loops.
 """
 
@@ -38,7 +38,7 @@ from ...transforms.tracer import Tracer
 
 @final
 class Interval(Infix, Generic[R]):
-    """A ref of `Intervals`: two refs of the inner interpreter, of one type; of masks False is below True."""
+    """A ref of `Intervals`: two refs of the inner interpreter, of one type; for masks, False is below True."""
 
     __slots__ = ("lower", "upper", "ops")
 
@@ -61,15 +61,16 @@ class Interval(Infix, Generic[R]):
 
     @property
     def point(self) -> bool:
-        """Whether the value is known exactly."""
+        """Return whether the value is known exactly."""
         return self.lower is self.upper
 
 
 @final
 class Intervals(Wrapper[Interval[R], R]):
-    """Bounds by interval arithmetic with outward rounding; what it computes are programs of the inner interpreter.
+    """Bounds by interval arithmetic with outward rounding, computed as programs of the inner interpreter.
 
-    Raises UnsupportedError at an op for which there is neither a rule nor a decomposition.
+    Raises:
+        UnsupportedError: an op has neither a rule nor a decomposition.
     """
 
     __slots__ = ()
@@ -85,11 +86,11 @@ class Intervals(Wrapper[Interval[R], R]):
         return Interval(value, value, self)
 
     def between(self, lower: R, upper: R) -> Interval[R]:
-        """A ref that may be anything from `lower` to `upper`."""
+        """Return a ref that may be anything from `lower` to `upper`."""
         return Interval(lower, upper, self)
 
     def unknown(self, type: TensorType) -> Interval[R]:
-        """A ref of which nothing is known."""
+        """Return a ref without known bounds."""
         nan = self.inner.full(shape=type.shape, value=float("nan"), dtype=type.dtype)
         return self.between(nan, self.inner.neg(nan))
 
@@ -131,13 +132,13 @@ class Intervals(Wrapper[Interval[R], R]):
         return self.decompose(primitive, refs, static) if fused is None else fused
 
     def at_ends(self, primitive: Primitive, refs: Sequence[Interval[R]], static: Static) -> tuple[Interval[R], ...]:
-        """The results of an op that falls in no operand: those of the ends."""
+        """Return the results of an op that is nondecreasing in each operand: those of the ends."""
         lowers = self.inner.bind(primitive, tuple([r.lower for r in refs]), static)
         uppers = self.inner.bind(primitive, tuple([r.upper for r in refs]), static)
         return tuple([self.between(low, high) for low, high in zip(lowers, uppers)])
 
     def refusal(self, primitive: Primitive, what: str) -> UnsupportedError:
-        """The error for an op, or for one on `what`, that has no bounds."""
+        """Return the error for an op, or for one of its operands `what`, without bounds."""
         return UnsupportedError(
             f"there are no bounds of {primitive} for {what}: it has no rule in analysis/intervals, and is made of "
             "no ops that have; bound the part of the program before it",
@@ -147,7 +148,7 @@ class Intervals(Wrapper[Interval[R], R]):
 
 
 def rising(primitive: Primitive) -> Callable[..., tuple[Interval[Any], ...]]:
-    """The rule of an op that falls in no operand and rounds nothing."""
+    """Return the rule of an op that is nondecreasing in each operand and does not round."""
     return lambda bounds, refs, static: bounds.at_ends(primitive, refs, static)
 
 
@@ -161,18 +162,23 @@ TINY = {FLOAT32: 2.0**-124, FLOAT64: 2.0**-1020}
 
 
 def machine_epsilon(dtype: DType) -> float:
-    """The spacing of numbers at 1. Raises UnsupportedError for a dtype whose rounding is not known."""
+    """Return the distance from 1 to the next number of a dtype.
+
+    Raises:
+        UnsupportedError: the rounding of the dtype is not known.
+    """
     if dtype not in EPS:
         raise UnsupportedError(f"bounds are computed in float32 or float64, not in {dtype_name(dtype)}")
     return EPS[dtype]
 
 
 def gamma(dtype: DType, terms: int, more: int = 4) -> float:
-    """gamma_n for a sum of `terms` products: the relative error of the sum, in terms of the sum of magnitudes.
+    """Return gamma_n for a sum of `terms` products: its error relative to the sum of magnitudes.
 
-    more   roundings besides, of what is done to the sum and to its bound
+    more   additional roundings, of operations on the sum and on its bound
 
-    Raises UnsupportedError if there are so many terms that the error of their sum has no useful bound.
+    Raises:
+        UnsupportedError: the error of a sum of this many terms has no useful bound.
     """
     n = (terms + more) * machine_epsilon(dtype) / 2
     if n >= 0.25:
@@ -181,29 +187,29 @@ def gamma(dtype: DType, terms: int, more: int = 4) -> float:
 
 
 def slack(ops: Any, magnitude: Any, ulps: float, *, underflows: bool = True) -> Any:
-    """The error of a number and of its bound together, each of `ulps` ulps of `magnitude`."""
+    """Return the error of a number and of its bound together, each of `ulps` ulps of `magnitude`."""
     error = ops.scale(magnitude, c=(2 * ulps + 2) * machine_epsilon(magnitude.dtype))
     return ops.clamp(error, lo=TINY[magnitude.dtype], hi=float("inf")) if underflows else error
 
 
 def down(ops: Any, x: Any, ulps: float = 0.5, *, underflows: bool = True, of: Any = None) -> Any:
-    """A lower bound of what was computed as x, to `ulps` ulps of itself or of the magnitude `of`."""
+    """Return a lower bound of a result computed as x, within `ulps` ulps of itself or of the magnitude `of`."""
     return ops.sub(x, slack(ops, ops.abs(x) if of is None else of, ulps, underflows=underflows))
 
 
 def up(ops: Any, x: Any, ulps: float = 0.5, *, underflows: bool = True, of: Any = None) -> Any:
-    """An upper bound, likewise."""
+    """Return an upper bound, likewise."""
     return ops.add(x, slack(ops, ops.abs(x) if of is None else of, ulps, underflows=underflows))
 
 
 def overflow(ops: Any, size: Any, factor: float = 1.0) -> Any:
-    """0, or nan where `factor` times a magnitude overflows."""
+    """Return 0, or nan where `factor` times a magnitude overflows."""
     most = ops.scale(size, c=factor)
     return ops.sub(most, most)
 
 
 def rounded_ends(ops: Any, lower: Any, upper: Any) -> tuple[Any, Any]:
-    """The ends of an interval; nan for one from -inf to inf, of which nothing is known: its value may be nan."""
+    """Return the ends of an interval; nan for one from -inf to inf, whose value may be nan."""
     both = ops.add(ops.scale(lower, c=0.5), ops.scale(upper, c=0.5))  # nan for -inf + inf, and where an end is
     known = ops.equal(both, both)
     return ops.select(known, lower, both), ops.select(known, upper, both)
@@ -221,7 +227,9 @@ _LEAST_SIZE = 1 << 12
 def by_one_kernel(
     ops: Interpreter[Any], key: Hashable, name: str, program: Program, refs: Sequence[Any]
 ) -> tuple[tuple[Any, ...], Any] | None:
-    """`fused_call` on operands that are large enough, if the interpreter fuses; only then sizes are numbers."""
+    """Return the result of `fused_call` if the operands are large enough and the interpreter fuses, so sizes are
+    numbers.
+    """
     if not ops.fuses or max([math.prod(ref.shape) for ref in refs], default=0) < _LEAST_SIZE:
         return None
     return fused_call(ops, key, name, program, refs)
@@ -230,7 +238,7 @@ def by_one_kernel(
 def bounds_at_once(
     bounds: Intervals[Any], primitive: Primitive, refs: Sequence[Interval[Any]], static: Static, rule: Rule
 ) -> tuple[Interval[Any], ...] | None:
-    """`rule(bounds, refs, static)` by one kernel; None where the interpreter beneath has none for it."""
+    """Return `rule(bounds, refs, static)` by one kernel; None if the inner interpreter has none for it."""
     if not bounds.inner.fuses or primitive.kind is Kind.LAYOUT or primitive.effects or primitive not in own():
         return None
     apart = list({id(ref): ref for ref in refs}.values())
@@ -253,5 +261,5 @@ def bounds_at_once(
 
 
 def _ends(refs: Sequence[Interval[Any]]) -> list[Any]:
-    """Both ends of each ref in turn, one of a point."""
+    """Return both ends of each ref in order, one end of a point."""
     return [end for ref in refs for end in ((ref.lower,) if ref.point else (ref.lower, ref.upper))]

@@ -69,7 +69,7 @@ Refs = tuple[Interval[Any], ...]
 
 
 def any_index(bounds: Intervals[Any], shape: Any, count: Any) -> Interval[Any]:
-    """An index of which nothing is known but that there are `count`."""
+    """Return an index about which only the number of entries is known."""
     ends = [bounds.inner.full(shape=shape, value=value, dtype=INT64) for value in (0, max(int(count) - 1, 0))]
     return bounds.between(*ends)
 
@@ -83,7 +83,7 @@ def _arg(primitive: Primitive) -> Callable[..., Refs]:
 
 
 def _whether(name: str) -> Callable[..., Refs]:
-    """`any` or `all`: over masks it is that of each end; of numbers, whether they are 0 comes first."""
+    """Return the rule of `any` or `all`: over masks that of each end; numbers are first compared with 0."""
 
     def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         (x,), ops = refs, bounds.inner
@@ -102,7 +102,9 @@ def _max_pool(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 
 def _smooth_max_pool(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-    """It rises in every cell, for either sign of beta; its error is that of a sum of exponentials, over |beta|."""
+    """Bound a pool that rises in every cell, for either sign of beta; its error is that of a sum of exponentials, over
+    |beta|.
+    """
     (found,), ops = bounds.at_ends(SMOOTH_MAX_POOL, refs, static), bounds.inner
     lower, upper = found.lower, found.upper
     beta, cells = abs(float(static["beta"])), int(prod(static["kernel"]))
@@ -117,11 +119,13 @@ _DEEPEST = 800
 
 
 class _Exponentials(NamedTuple):
-    """low, high             both ends less the largest of the upper ones
-    at_low, at_high       their exponentials
-    beside_low            no less than the sum of the other exponentials of the row when this one is at its lower end
-    beside_high           no more than that sum when this one is at its upper end
-    error                 the relative error of a sum of exponentials
+    """Exponentials of the ends of a row.
+
+    low, high      both ends less the largest of the upper ones
+    at_low         the exponentials of both ends; `at_high` likewise
+    beside_low     an upper bound of the sum of the other exponentials of the row when this one is at its lower end
+    beside_high    a lower bound of that sum when this one is at its upper end
+    error          the relative error of a sum of exponentials
     """
 
     low: Any
@@ -134,9 +138,9 @@ class _Exponentials(NamedTuple):
 
 
 def _exponentials(ops: Any, x: Interval[Any], axis: int) -> _Exponentials:
-    """The exponentials of a row's ends, and of the sums of the others.
+    """Return the exponentials of a row's ends, and of the sums of the others.
 
-    A shift that is no number, where all is -inf, makes everything nan.
+    If all elements are -inf, the shift is not a number and makes everything nan.
     """
     peak = ops.broadcast_to(ops.reduce_max(x.upper, axis=axis, keepdims=True), shape=x.shape)
     low, high = ops.sub(x.lower, peak), ops.sub(x.upper, peak)
@@ -219,7 +223,9 @@ PRODUCT_TERMS: dict[Primitive, Callable[[Any, Any], Any]] = {
 
 
 class _Errors(NamedTuple):
-    """g and `more`, the factor of radii, as above; `tiny` and `lost`: what underflow takes of an operand, a result."""
+    """The error `g`, the factor `more` of radii, and what underflow removes from an operand, `tiny`, and a result,
+    `lost`.
+    """
 
     g: float
     more: float
@@ -227,11 +233,11 @@ class _Errors(NamedTuple):
     lost: float
 
     def of(self, ops: Any, size: Any) -> Any:
-        """The error of the products and of their operand's own rounding."""
+        """Return the error of the products and of their operand's own rounding."""
         return ops.scale(size, c=self.g * (1 + self.g))
 
     def radius(self, ops: Any, low: Any, high: Any) -> Any:
-        """Half of the way from one end to the other, enlarged."""
+        """Return half of the distance between the ends, enlarged."""
         return ops.scale(ops.sub(high, low), c=0.5 * self.more)
 
 
@@ -247,36 +253,36 @@ def _middle(ops: Any, low: Any, high: Any) -> Any:
 
 
 def _size(ops: Any, errors: _Errors, x: Any) -> Sequence[Any]:
-    """|x|."""
+    """Compute |x|."""
     return (ops.abs(x),)
 
 
 def _error(ops: Any, errors: _Errors, x: Any) -> Sequence[Any]:
-    """The error of a product, in place of the radius of a point."""
+    """Compute the error of a product, in place of the radius of a point."""
     return (_no_less(ops, errors.of(ops, ops.abs(x)), errors.tiny),)
 
 
 def _centred(ops: Any, errors: _Errors, low: Any, high: Any) -> Sequence[Any]:
-    """c, and r with the error of the product."""
+    """Compute c, and r with the error of the product."""
     c = _middle(ops, low, high)
     return c, _no_less(ops, ops.add(errors.radius(ops, low, high), errors.of(ops, ops.abs(c))), errors.tiny)
 
 
 def _centred_alone(ops: Any, errors: _Errors, low: Any, high: Any) -> Sequence[Any]:
-    """c, |c| and r."""
+    """Compute c, |c| and r."""
     c = _middle(ops, low, high)
     return c, ops.abs(c), _no_less(ops, errors.radius(ops, low, high), errors.tiny)
 
 
 def _centred_with_reach(ops: Any, errors: _Errors, low: Any, high: Any) -> Sequence[Any]:
-    """c, r with the error of the product, and |c| + r."""
+    """Compute c, r with the error of the product, and |c| + r."""
     c = _middle(ops, low, high)
     size, radius = ops.abs(c), errors.radius(ops, low, high)
     return c, _no_less(ops, ops.add(radius, errors.of(ops, size)), errors.tiny), ops.add(size, radius)
 
 
 def _around(ops: Any, errors: _Errors, middle: Any, *radii: Any) -> Sequence[Any]:
-    """The ends of a result; `lost` is added where no bias has it in its radius.
+    """Compute the ends of a result; add `lost` if no bias has it in its radius.
 
     The radius is at least g times the sum of the products' magnitudes, which may not overflow.
     """
@@ -298,7 +304,7 @@ def _part(ops: Any, part: Callable[..., Sequence[Any]], errors: _Errors, *refs: 
 
 
 def _bias(ops: Any, errors: _Errors, x: Interval[Any]) -> tuple[Any, Any]:
-    """The centre of a bias, and its radius with what underflow takes from the products: no more than the error."""
+    """Return the centre of a bias, and its radius with the underflow of the products, which is at most the error."""
     c = x.lower if x.point else _middle(ops, x.lower, x.upper)
     error = ops.scale(ops.abs(c), c=2 * errors.g * (1 + errors.g))
     if x.point:
@@ -345,7 +351,7 @@ def _product(primitive: Primitive) -> Callable[..., Refs]:
 
 
 def weighted(ops: Any, scores: Any, v: Any, mask: tuple[Any, ...], causal: bool) -> Any:
-    """softmax(scores)·v on any interpreter of bounds; a row that may attend to nothing gives zeros."""
+    """Return softmax(scores)·v on any interpreter of bounds; a row without allowed positions is zero."""
     if not mask and not causal:
         return ops.bmm(ops.softmax(scores, axis=-1), v)
     allowed = attention_mask(ops, scores.shape, mask, causal)
@@ -358,7 +364,7 @@ def weighted(ops: Any, scores: Any, v: Any, mask: tuple[Any, ...], causal: bool)
 
 
 def _with_residuals(bounds: Intervals[Any], out: Interval[Any], q: Interval[Any], v: Interval[Any]) -> Refs:
-    """A run divides last: it sums v by weights of up to 1 each, and not of 1 in all."""
+    """Return the results of attention; a run divides last, so it sums v by weights of up to 1 each."""
     ops = bounds.inner
     total = ops.reduce_sum(ops.maximum(ops.abs(v.lower), ops.abs(v.upper)), axis=-2, keepdims=True)
     nothing = ops.broadcast_to(overflow(ops, total, 1 + 2 * gamma(v.dtype, int(v.shape[-2]))), shape=out.shape)

@@ -1,4 +1,4 @@
-"""The domain of ranges: between which numbers the elements of a tensor are, and where they may overflow or be nan."""
+"""The domain of ranges: bounds of the elements of a tensor, and where they may overflow or be nan."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ INITIAL = (
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether an input's path is one that a pattern means."""
+    """Return whether a pattern matches an input's path."""
     return name == pattern or fnmatchcase(name, pattern)
 
 
 def input_bounds(
     name: str, bounds: Mapping[str, tuple[float, float]], declared: Mapping[str, tuple[float, float]]
 ) -> tuple[float, float]:
-    """Between which numbers an input is: by the first bound of a pattern that means it, or else as is declared."""
+    """Return the bounds of an input: of the first pattern that matches it, else the declared ones."""
     found = next((ends for pattern, ends in bounds.items() if matches(name, pattern)), None)
     return declared.get(name, (-INFINITY, INFINITY)) if found is None else found
 
@@ -77,7 +77,7 @@ INVARIANT = (
 
 
 class RangeRemark(NamedTuple):
-    """A way in which an op may go wrong: the rule, how sure that is, and in words."""
+    """A way in which an op may go wrong: the rule, its severity, a text and a fix."""
 
     rule: str
     severity: Literal["warning", "note"]
@@ -88,19 +88,19 @@ class RangeRemark(NamedTuple):
 class Ranges(Domain[ValueRange]):
     """Ranges of a program that computes floats in the dtype `limits.name`.
 
-    bounds   pattern of an input's path -> (low, high), the first that matches
-    declared an input's path -> (low, high), where no bound matches
-    initial  an input's path -> (low, high) of its first value, where there is none of these
-    lasting  an input's path -> (low, high) in every step, where there is none of these
-    invariants  an input's path -> (low, high) before every step, an end of which may be open; the others come first
-    native   the float dtype that the program was written in
-    given    the ranges of inputs that were used, in words
-    remarks  what was seen on the way
-    hidden   by the values of results that are nan or infinite only where a select drops them: a fix that was tried
-    beyond   by the values of arrays that the program holds what is infinite in them, until an op reads it
-    attended the attentions so far, by their operands and by what is kept for their gradients
-    latest   the value of the result that was found last
-    makers   for a value the op that made it, with its static parameters and the facts of its operands
+    bounds      pattern of an input's path -> (low, high); the first match counts
+    declared    an input's path -> (low, high), where no bound matches
+    initial     an input's path -> (low, high) of its first value, where there is none of these
+    lasting     an input's path -> (low, high) in every step, where there is none of these
+    invariants  an input's path -> (low, high) before every step, possibly with an open end; the others come first
+    native      the float dtype of the program
+    given       sentences on the input ranges in use
+    remarks     findings of the run
+    hidden      by value, for results that are nan or infinite only where a select drops them: a fix that passed a trial
+    beyond      by value, for constants with numbers that are infinite in the dtype: a message, until an op reads them
+    attended    the attentions so far, by their operands and the residuals of their gradients
+    latest      the value of the last result
+    makers      by value: the op that computed it, with its static parameters and the facts of its operands
     """
 
     name = "ranges"
@@ -151,7 +151,7 @@ class Ranges(Domain[ValueRange]):
         return ValueRange(low, high, integral=whole, value=self.fresh())
 
     def finite(self, fact: ValueRange, type: TensorType) -> ValueRange:
-        """The fact of an input that is any finite number of its dtype within its bounds."""
+        """Return the fact of an input that is any finite number of its dtype within its bounds."""
         if type.dtype.kind == "b":
             return fact
         least, most = -self.dtype_limits(type.dtype).largest, self.dtype_limits(type.dtype).largest
@@ -160,7 +160,7 @@ class Ranges(Domain[ValueRange]):
         return fact._replace(low=max(fact.low, least), high=min(fact.high, most))
 
     def _ends(self, name: str) -> tuple[float, float]:
-        """The bounds of an input, before they are rounded."""
+        """Return the bounds of an input before rounding."""
         for pattern, ends in self.bounds.items():
             if matches(name, pattern):
                 self.given[f"{pattern} is in {ValueRange(*ends)}, as is stated"] = None
@@ -261,7 +261,7 @@ class Ranges(Domain[ValueRange]):
 
     @override
     def limit(self, fact: ValueRange, limit: ValueRange) -> ValueRange:
-        """Within the limit where it is a finite number for certain: the growth of nothing else has a limit."""
+        """Return the fact within the limit if it is certainly finite; the growth of anything else has no limit."""
         return meet(fact, limit)._replace(value=0) if fact.bounded and not fact.nan else fact
 
     @override
@@ -280,9 +280,9 @@ class Ranges(Domain[ValueRange]):
     # What rules use ---------------------------------------------------------------------------------------------------
 
     def dtype_limits(self, dtype: DType) -> FloatLimits:
-        """The limits of a tensor: those of the program, but in a dtype of its own, such as that of a cast, its own.
+        """Return the limits of a tensor: those of the program, or of the tensor's own dtype, such as after a cast.
 
-        Where the program is read in another dtype than it was written in, the coarser of both.
+        For a program that is checked in another dtype than its own, return the coarser of both.
         """
         if dtype == self.native or dtype.kind != "f":
             return self.limits
@@ -291,13 +291,13 @@ class Ranges(Domain[ValueRange]):
         return own if is_read_as_written or own.epsilon > self.limits.epsilon else self.limits
 
     def fresh(self) -> int:
-        """A value that no other tensor has."""
+        """Return a value that no other tensor has."""
         self._values += 1
         return self._values
 
     @override
     def finish(self, call: OpCall, facts: Sequence[ValueRange], results: Sequence[ValueRange]) -> Sequence[ValueRange]:
-        """The results with values: those of the same op on the same values are the same."""
+        """Return the results with values: the same op on the same values has the same value."""
         for fact in facts:
             if fact.value in self.beyond:
                 self.remark("overflow", self.beyond.pop(fact.value), sure=True)
@@ -323,26 +323,26 @@ class Ranges(Domain[ValueRange]):
         return fact._replace(value=self.fresh())
 
     def maker(self, fact: ValueRange) -> tuple[OpCall, Sequence[ValueRange]] | None:
-        """The op that made a tensor, if that is known."""
+        """Return the op that computed a tensor, if known."""
         return self.makers.get(fact.value)
 
     def magnitude(self, x: ValueRange, y: ValueRange) -> ValueRange:
-        """The magnitude of x, if y holds something of its rows; else x, with its value if it is not negative."""
+        """Return the magnitude of x if y is a number of its rows; else x, with its value only if it is nonnegative."""
         made = None if y.share is None else self.makers.get(y.share.of)
         if y.share is not None and made is not None and made[0].primitive is ABS:
             return x._replace(value=y.share.of if made[1][0].value == x.value else 0)
         return x._replace(value=x.value if x.low >= 0 else 0)
 
     def remark(self, rule: str, text: str, *facts: ValueRange, sure: bool, fix: str = "") -> None:
-        """Note what may go wrong with operands; `sure` says whether known bounds say so, or there are none.
+        """Record what may go wrong with operands; `sure` states whether known bounds show it.
 
-        What follows from an overflow or a nan before is not noted again.
+        Consequences of an earlier overflow or nan are not recorded again.
         """
         if not any(fact.nan or fact.plus for fact in facts):
             self.remarks.append(RangeRemark(rule, "warning" if sure else "note", text, fix))
 
     def holds(self, attempt: Callable[[], Any]) -> bool:
-        """Whether rules have nothing to remark on what `attempt` does with them: for fixes that are tried."""
+        """Return whether the rules have no remarks on the facts that `attempt` gives them; for trials of fixes."""
         before, self.remarks = self.remarks, []
         try:
             attempt()
@@ -353,7 +353,7 @@ class Ranges(Domain[ValueRange]):
     def tried(
         self, primitive: Primitive, static: Static, inputs: Sequence[TensorType], facts: Sequence[ValueRange]
     ) -> bool:
-        """Whether an op in place of another one leaves nothing to remark on."""
+        """Return whether another op in place of this one has no remarks."""
         run = self.run
         return run is not None and self.holds(lambda: run.apply(primitive, static, inputs, [(f,) for f in facts]))
 
@@ -368,9 +368,9 @@ class Ranges(Domain[ValueRange]):
         nan: bool = False,
         known: bool | None = None,
     ) -> ValueRange:
-        """A result between bounds, rounded to the dtype.
+        """Return a result between bounds, rounded to the dtype.
 
-        Whether it overflows is seen where the bounds are `known`: by default if those of all operands are.
+        Overflow is reported if the bounds are `known`: by default if those of all operands are.
         """
         known = all(fact.bounded for fact in operands) if known is None else known
         whole = not is_float(call.outputs[0].dtype)

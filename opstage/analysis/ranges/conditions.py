@@ -1,9 +1,9 @@
-"""Conditions: ranges where a mask holds, and ops of which a select hides the value and not the gradient.
+"""Conditions: ranges where a mask holds, and ops whose values a select drops but whose gradients it does not.
 
-A mask that compares tensors says of their elements, place by place, what the comparison says. So a branch of a select
-is read where its mask holds, or where it does not, as long as all between the comparison and the branch is done element
-by element. What is computed at the other places is computed all the same: its value is dropped, but the derivative of
-select sends a gradient of 0 there, and 0 times an infinite or nan derivative is nan.
+A mask that compares tensors bounds their elements at each place where it holds. So a branch of a select has its range
+where the mask holds, or does not, if all ops between the comparison and the branch are elementwise. The branch is
+computed at the other places as well. Its value is dropped there, but the derivative of select sends a gradient of 0
+there, and 0 times an infinite or nan derivative is nan.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Known = Mapping[int, ValueRange]
 
 
 def where(domain: Ranges, mask: ValueRange, holds: bool) -> dict[int, ValueRange]:
-    """The ranges of tensors, by their values, where a mask holds, or where it does not."""
+    """Return the ranges of tensors, by their values, where a mask holds, or where it does not."""
     made = domain.maker(mask)
     if made is None:
         return {}
@@ -58,7 +58,7 @@ def where(domain: Ranges, mask: ValueRange, holds: bool) -> dict[int, ValueRange
 
 
 def _ordered(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange, strict: bool) -> tuple[ValueRange, ValueRange]:
-    """x < y or x <= y, which neither nan nor, if strict, an infinity at the wrong end is."""
+    """Return the ranges where x < y or x <= y, which excludes nan and, if strict, an infinity at the wrong end."""
     high, low = min(x.high, y.high), max(x.low, y.low)
     if strict:
         high, low = min(x.high, _below(domain, call, y.high)), max(y.low, _above(domain, call, x.low))
@@ -71,7 +71,9 @@ def _ordered(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange, strict:
 def _not_ordered(
     domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange, strict: bool
 ) -> tuple[ValueRange, ValueRange]:
-    """y < x, if strict, or y <= x; or one of them is nan, and then the other may be anything."""
+    """Return the ranges where y < x, if strict, or y <= x; or where one of them is nan and the other may be
+    anything.
+    """
     after, before = _ordered(domain, call, y, x, strict)
     return (x if y.nan else before._replace(nan=x.nan), y if x.nan else after._replace(nan=y.nan))
 
@@ -86,7 +88,7 @@ def _equal(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> tuple[
 
 
 def _unequal(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> tuple[ValueRange, ValueRange]:
-    """Nothing but that an end is left out, where the other tensor is that number everywhere."""
+    """Return the ranges where x != y: an end is excluded if the other tensor is that number everywhere."""
     return _exclude(domain, call, x, y), _exclude(domain, call, y, x)
 
 
@@ -99,13 +101,13 @@ def _exclude(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> Valu
 
 
 def _cut(x: ValueRange, low: float, high: float) -> ValueRange:
-    """The elements of x between these ends; where there are none, whatever is said holds of all of them."""
+    """Return the elements of x between these ends; x itself if there are none."""
     low, high = max(x.low, low), min(x.high, high)
     return x.alone._replace(low=low, high=high) if low <= high else x.alone
 
 
 def _above(domain: Ranges, call: OpCall, x: float) -> float:
-    """A number that whatever is more than x is at least."""
+    """Return a lower bound of the numbers greater than x."""
     if not is_float(call.inputs[0].dtype):
         return x + 1 if abs(x) < LARGEST_EXACT else x
     return domain.dtype_limits(call.inputs[0].dtype).least if x == 0 else x
@@ -116,7 +118,7 @@ def _below(domain: Ranges, call: OpCall, x: float) -> float:
 
 
 def branch(domain: Ranges, x: ValueRange, known: Known, depth: int = _DEPTH) -> ValueRange:
-    """The range of a tensor at the places of which `known` speaks."""
+    """Return the range of a tensor at the places that `known` describes."""
     if x.value in known:
         return known[x.value]
     inner = _inner(domain, x, known, depth)
@@ -129,7 +131,7 @@ def branch(domain: Ranges, x: ValueRange, known: Known, depth: int = _DEPTH) -> 
 
 
 def _inner(domain: Ranges, x: ValueRange, known: Known, depth: int) -> tuple[OpCall, list[ValueRange]] | None:
-    """The op that made a tensor, with the ranges of its operands there; None where nothing more is known of them."""
+    """Return the op that computed a tensor, with the ranges of its operands there; None if they are not narrower."""
     made = domain.maker(x)
     if made is None or not depth:
         return None
@@ -142,7 +144,7 @@ def _inner(domain: Ranges, x: ValueRange, known: Known, depth: int) -> tuple[OpC
 
 
 def hidden(domain: Ranges, x: ValueRange, known: Known, depth: int = _DEPTH) -> None:
-    """Note the ops behind a branch that are nan or infinite, but not where the branch is taken."""
+    """Record the ops behind a branch that are nan or infinite, but not where the branch is selected."""
     made, inner = domain.maker(x), _inner(domain, x, known, depth)
     if made is None or inner is None:
         return
@@ -167,7 +169,7 @@ HIDDEN_FIX = "choose the operand too: with z = ops.select(mask, x, 1) the op tak
 
 
 def compared(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """less, less_equal, equal: decided where the ranges are apart."""
+    """Return the range of less, less_equal or equal, which is decided if the ranges are disjoint."""
     x, y = facts
     if x.value and x.value == y.value:
         never, always = call.primitive is logic.LESS, call.primitive is not logic.LESS and not x.nan
@@ -194,7 +196,7 @@ def inverted(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def select(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """Either branch, each as it is where it is taken."""
+    """Return the range of both branches, each where it is selected."""
     mask, x, y = facts
     if mask.low == 1:
         return [x]

@@ -1,8 +1,8 @@
-"""Arithmetic of elements, and what a tensor is of another one's rows.
+"""Arithmetic of elements, and the relation of a tensor to the rows of another one.
 
-x/√(mean(x²) + eps) is at most √n for rows of n elements, however large or small they are. A row's mean of squares, its
-root and the reciprocal of that carry what they are of that row as their share. Where they meet the row itself, the
-quotient has a bound that no range of its operands gives.
+x/√(mean(x²) + eps) is at most √n for rows of n elements of any magnitude. So the mean of squares of a row, its root and
+the reciprocal of that record as their share what they are of that row. A quotient of the row and such a share has a
+bound that the ranges of its operands do not imply.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def add(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """x - y; nothing above 0 where y is x's own maximum."""
+    """Return the range of x - y, which is at most 0 if y is the maximum of x."""
     x, y = facts
     if x.value and x.value == y.value and not x.infinite:
         return [ValueRange(0, 0, x.nan)]
@@ -74,7 +74,7 @@ def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def _is_spread(domain: Ranges, x: ValueRange, y: ValueRange) -> bool:
-    """Whether x is the mean of squares of what y is the square of the mean of."""
+    """Return whether x is the mean of squares of the tensor whose squared mean is y."""
     squares, square = domain.maker(x), domain.maker(y)
     if squares is None or square is None or squares[0].primitive is not reduction.REDUCE_MEAN:
         return False
@@ -86,7 +86,7 @@ def _is_spread(domain: Ranges, x: ValueRange, y: ValueRange) -> bool:
 
 
 def squared_operand(domain: Ranges, x: ValueRange) -> ValueRange | None:
-    """The tensor that x is the square of."""
+    """Return the tensor whose square is x; None without one."""
     made = domain.maker(x)
     if made is None:
         return None
@@ -97,7 +97,7 @@ def squared_operand(domain: Ranges, x: ValueRange) -> ValueRange | None:
 
 
 def _row_share(y: ValueRange, x: ValueRange, call: OpCall) -> Share | None:
-    """The share of x that y holds, if it is, place by place, the maximum or the sum of x's own row."""
+    """Return the share of x that y is, if y is elementwise a number of the row of x, such as its maximum."""
     share = y.share
     own = share is not None and bool(x.value) and share.of == x.value
     return share if own and share is not None and same_shape(share.shape, call.inputs[0].shape) else None
@@ -117,7 +117,7 @@ def mul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def _scaled(domain: Ranges, x: ValueRange) -> int:
-    """The value of the tensor that x is the product of with positive numbers."""
+    """Return the value of the tensor that x is, up to positive factors."""
     made = domain.maker(x)
     if made is not None and made[0].primitive is elementwise.SCALE and number(made[0].static["c"]).low > 0:
         return _scaled(domain, made[1][0])
@@ -147,7 +147,7 @@ def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def has_no_zero(domain: Ranges, y: ValueRange, fix: str = "") -> bool:
-    """Whether a divisor is never 0, with a remark where it may be."""
+    """Return whether a divisor is never 0, with a remark if it may be."""
     if y.may_be_zero:
         known = y.low > -INFINITY or y.high < INFINITY
         domain.remark("division-by-zero", f"the divisor is in {y}", y, sure=known, fix=fix)
@@ -155,7 +155,7 @@ def has_no_zero(domain: Ranges, y: ValueRange, fix: str = "") -> bool:
 
 
 def divided(domain: Ranges, call: OpCall, facts: Facts) -> ValueRange:
-    """x / y, with a remark where y may be 0."""
+    """Return the range of x / y, with a remark if y may be 0."""
     x, y = facts
     fix = ""
     if y.may_be_zero and y.low >= 0 and not y.nan:
@@ -247,7 +247,7 @@ def _size(value: Dim, is_divisor: bool = False) -> ValueRange:
 
 
 def stated(domain: Ranges, call: OpCall, value: Any) -> ValueRange:
-    """A static number, as the dtype of the result holds it."""
+    """Return the range of a static number in the dtype of the result."""
     found = number(value)
     if isinstance(value, DimExpr) and is_float(call.outputs[0].dtype):
         real = number(as_real(value))  # by its terms; its sign may follow from constraints alone
@@ -256,7 +256,7 @@ def stated(domain: Ranges, call: OpCall, value: Any) -> ValueRange:
 
 
 def stored(domain: Ranges, call: OpCall, value: ValueRange) -> ValueRange:
-    """A number that the program states, as the dtype of the result holds it, with a remark where that is infinite."""
+    """Return the range of a number of the program in the dtype of the result, with a remark if it is infinite there."""
     if not is_float(call.outputs[0].dtype) or value.infinite:
         return value
     limits = domain.dtype_limits(call.outputs[0].dtype)
@@ -295,8 +295,7 @@ _ABOVE_ROUNDING = 1024
 
 
 def raised(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> Share | None:
-    """The share of x + y of which x has that: of a maximum or a mean of squares to which what is not negative is
-    added."""
+    """Return the share of x + y for nonnegative y, if x is a maximum or a mean of squares."""
     share = x.share
     if share is None or y.low < 0 or y.minus:
         return None
@@ -307,18 +306,20 @@ def raised(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> Share 
 
 
 def above(x: ValueRange) -> Share | None:
-    """The share of what is at least x, if x is at least the maximum of a row, as a sum of what is not negative is."""
+    """Return the share of an upper bound of x, if x is at least the maximum of a row, as a sum of nonnegative numbers
+    is.
+    """
     kinds: tuple[ShareKind, ...] = ("maximum", "above", "sum") if x.low >= 0 else ("maximum", "above")
     return next(filter(None, [turned(x, kind, "above") for kind in kinds]), None)
 
 
 def turned(x: ValueRange, kind: ShareKind, into: ShareKind) -> Share | None:
-    """The share of a function of x, if x has one of `kind`."""
+    """Return the share of a function of x, if x has a share of `kind`."""
     return x.share._replace(kind=into) if x.share is not None and x.share.kind == kind else None
 
 
 def largest_in_row(domain: Ranges, call: OpCall, share: Share | None, kind: ShareKind) -> float:
-    """The bound of a row's elements where they are divided by their root of `kind`; infinite for another share."""
+    """Return the bound of a row's elements over their root of `kind`; infinity for another share."""
     if share is None or share.kind != kind:
         return INFINITY
     sizes = [share.shape[axis] for axis in share.axes]

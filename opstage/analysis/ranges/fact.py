@@ -1,4 +1,4 @@
-"""A range: between which numbers all elements of a tensor are, and what else may be among them."""
+"""A range: bounds of all elements of a tensor, and whether they may be nan or infinite."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST_EXACT = 2**52
 
 
 def of_integers(low: float, high: float) -> tuple[float, float]:
-    """Bounds of integers that were rounded to these floats, which do not tell large ones apart."""
+    """Return bounds of integers from bounds in floats, which do not represent all large integers."""
     return (
         low if low >= -LARGEST_EXACT else math.nextafter(low, -INFINITY),
         high if high <= LARGEST_EXACT else math.nextafter(high, INFINITY),
@@ -33,12 +33,12 @@ this root."""
 
 
 class Share(NamedTuple):
-    """A tensor that holds, for each row, a number of another tensor's elements along axes.
+    """A tensor with one number for each row of another tensor's elements along axes.
 
-    of      the value of that tensor, see `ValueRange.value`
-    kind    which number
-    axes    those that were reduced
-    shape   of that tensor
+    of     the value of that tensor, see `ValueRange.value`
+    kind   the kind of number
+    axes   the reduced axes
+    shape  of that tensor
     """
 
     of: int
@@ -48,29 +48,31 @@ class Share(NamedTuple):
 
     @property
     def keepdims_shape(self) -> Shape:
-        """Its shape where reduced axes are kept, of size 1."""
+        """Return its shape with reduced axes of size 1."""
         return tuple([1 if axis in self.axes else size for axis, size in enumerate(self.shape)])
 
     @property
     def dropped_shape(self) -> Shape:
-        """Its shape where they are gone."""
+        """Return its shape without the reduced axes."""
         return tuple([size for axis, size in enumerate(self.shape) if axis not in self.axes])
 
 
 def same_shape(a: Shape, b: Shape) -> bool:
-    """Whether two shapes are written alike; sizes that may be equal are not the same."""
+    """Return whether two shapes print alike; sizes that may be equal are not the same."""
     return len(a) == len(b) and all(str(x) == str(y) for x, y in zip(a, b))
 
 
 class ValueRange(NamedTuple):
-    """low, high   no element that is a number is outside; infinite where no bound is known
-    nan         whether an element may be nan
-    minus, plus whether an element may be -inf, +inf; the bound on that side is infinite then
-    integral    whether all elements are whole
-    value       a number that tensors share whose elements are the same, place by place; 0 is shared with none
-    attained    axes along which every row has an element that is at least `peak`; () where that is not known
-    peak        such a number
-    share       what it is of another tensor, if that is known
+    """A range of elements.
+
+    low, high    bounds of all elements that are numbers; infinite if unknown
+    nan          an element may be nan
+    minus, plus  an element may be -inf, +inf; the bound on that side is infinite then
+    integral     all elements are whole numbers
+    value        a number shared by tensors with equal elements; 0 for no sharing
+    attained     axes along which every row has an element of at least `peak`; () if unknown
+    peak         such a number
+    share        its relation to another tensor, if known
     """
 
     low: float = -INFINITY
@@ -86,12 +88,12 @@ class ValueRange(NamedTuple):
 
     @property
     def bounded(self) -> bool:
-        """Whether both bounds are known."""
+        """Return whether both bounds are known."""
         return self.low > -INFINITY and self.high < INFINITY
 
     @property
     def infinite(self) -> bool:
-        """Whether an element may be infinite."""
+        """Return whether an element may be infinite."""
         return self.minus or self.plus
 
     @property
@@ -100,12 +102,12 @@ class ValueRange(NamedTuple):
 
     @property
     def sizes(self) -> tuple[float, float]:
-        """The greatest and the least magnitude."""
+        """Return the greatest and the least magnitude."""
         return magnitudes(operator.neg, max, self.low, self.high, 0.0)
 
     @property
     def alone(self) -> ValueRange:
-        """The same, said of elements one by one, and of no other tensor."""
+        """Return the range without relations to other tensors."""
         return ValueRange(self.low, self.high, self.nan, self.minus, self.plus, self.integral)
 
     def __str__(self) -> str:
@@ -129,7 +131,7 @@ Facts: TypeAlias = "Sequence[ValueRange]"
 
 
 def join_ranges(a: ValueRange, b: ValueRange) -> ValueRange:
-    """The range of a tensor of which `a` or `b` holds."""
+    """Return the range of a tensor for which `a` or `b` holds."""
     return ValueRange(
         min(a.low, b.low),
         max(a.high, b.high),
@@ -141,7 +143,7 @@ def join_ranges(a: ValueRange, b: ValueRange) -> ValueRange:
 
 
 def meet(a: ValueRange, b: ValueRange) -> ValueRange:
-    """The range of a tensor of which both ranges hold."""
+    """Return the range of a tensor for which both ranges hold."""
     low, high = max(a.low, b.low), min(a.high, b.high)
     if low > high:  # there is no such element
         low, high = b.low, b.high
@@ -151,7 +153,7 @@ def meet(a: ValueRange, b: ValueRange) -> ValueRange:
 
 
 def within(a: ValueRange, b: ValueRange) -> bool:
-    """Whether whatever holds by `b` of elements holds by `a` too."""
+    """Return whether `a` is at least as precise as `b`."""
     return (
         b.low <= a.low
         and a.high <= b.high
@@ -166,7 +168,7 @@ def within(a: ValueRange, b: ValueRange) -> bool:
 
 
 def product(a: ValueRange, b: ValueRange) -> tuple[float, float]:
-    """The bounds of x·y."""
+    """Return the bounds of x·y."""
     found = corners(_times, (a.low, a.high), (b.low, b.high))
     return min(found), max(found)
 
@@ -176,7 +178,7 @@ def _times(x: float, y: float) -> float:
 
 
 def inverse(b: ValueRange) -> tuple[float, float]:
-    """The bounds of 1/y, for y on one side of 0."""
+    """Return the bounds of 1/y, for y on one side of 0."""
     return _inverted(b.high, 0.0 if b.high > 0 else -0.0), _inverted(b.low, b.low)
 
 
@@ -187,7 +189,7 @@ def _inverted(x: float, side: float) -> float:
 
 
 def times_count(a: ValueRange, least: int, most: float) -> tuple[float, float]:
-    """The bounds of a sum of at least `least` and at most `most` elements."""
+    """Return the bounds of a sum of at least `least` and at most `most` elements."""
     low = _times(a.low, most) if a.low < 0 else _times(a.low, least)
     high = _times(a.high, most) if a.high > 0 else _times(a.high, least)
     return low, high
@@ -206,11 +208,13 @@ def powered(x: float, n: float) -> float:
 
 
 class FloatLimits(NamedTuple):
-    """name      of the dtype
-    largest   finite number
-    least     positive number, a subnormal one
-    epsilon   the distance from 1 to the next number
-    vanishing kernels may return 0 for a positive result below this number
+    """The limits of a float dtype.
+
+    name       of the dtype
+    largest    finite number
+    least      positive number, a subnormal one
+    epsilon    the distance from 1 to the next number
+    vanishing  kernels may return 0 for a positive result below this number
     """
 
     name: str
@@ -220,7 +224,7 @@ class FloatLimits(NamedTuple):
     vanishing: float
 
     def holds(self, value: float) -> bool:
-        """Whether the dtype holds the number as it is."""
+        """Return whether the dtype represents the number exactly."""
         mantissa, _ = math.frexp(value)
         return math.isinf(value) or (
             (mantissa / self.epsilon).is_integer()
@@ -229,7 +233,7 @@ class FloatLimits(NamedTuple):
         )
 
     def nearest(self, value: float) -> float:
-        """The number of the dtype that is nearest to one; of two the even one, and infinity beyond the largest."""
+        """Return the nearest number of the dtype; of two the even one, and infinity beyond the largest."""
         if not math.isfinite(value) or self.holds(value):
             return value
         _, exponent = math.frexp(value)
@@ -238,21 +242,22 @@ class FloatLimits(NamedTuple):
         return found if abs(found) <= self.largest else math.copysign(math.inf, value)
 
     def rounded(self, low: float, high: float) -> tuple[float, float]:
-        """Bounds of numbers between `low` and `high` after one rounding, which leaves numbers of the dtype as they
-        are."""
+        """Return bounds of numbers between `low` and `high` after one rounding, which is exact for numbers of the
+        dtype.
+        """
         return (
             low if self.holds(low) else self._widen_bound(low, -1, 1),
             high if self.holds(high) else self._widen_bound(high, 1, 1),
         )
 
     def widened(self, low: float, high: float, ulps: float) -> tuple[float, float]:
-        """Bounds that hold of results within `ulps` units in the last place of numbers between `low` and `high`."""
+        """Return bounds of results within `ulps` units in the last place of numbers between `low` and `high`."""
         if not ulps:
             return low, high
         return self.flushed(self._widen_bound(low, -1, ulps), self._widen_bound(high, 1, ulps))
 
     def flushed(self, low: float, high: float) -> tuple[float, float]:
-        """Bounds of results between `low` and `high`, the smallest of which may be 0."""
+        """Return bounds of results between `low` and `high`, of which kernels may flush the smallest to 0."""
         return 0.0 if 0 < low < self.vanishing else low, 0.0 if -self.vanishing < high < 0 else high
 
     def _widen_bound(self, bound: float, sign: int, ulps: float) -> float:
@@ -279,7 +284,11 @@ whose numbers reach below the subnormal ones of float16.
 
 
 def float_limits(dtype: str) -> FloatLimits:
-    """The limits of a float dtype, by its name. Raises UsageError for another name."""
+    """Return the limits of a float dtype, by its name.
+
+    Raises:
+        UsageError: `dtype` is not the name of a float dtype.
+    """
     found = _LIMITS.get(dtype)
     if found is None:
         known = ", ".join(_LIMITS)
@@ -288,5 +297,5 @@ def float_limits(dtype: str) -> FloatLimits:
 
 
 def overflow_text(limits: FloatLimits, number: float) -> str:
-    """The message about a finite number that a program states and that its dtype does not hold."""
+    """Return the message about a finite number of the program that is infinite in its dtype."""
     return f"the number {number:g} is infinite in {limits.name}, which ends at {limits.largest:.5g}"

@@ -1,9 +1,9 @@
-"""How far what a loop carries can grow: at most by a factor and a number in each iteration.
+"""Growth of loop carries: by at most a factor and a number in each iteration.
 
-c ← a·c + b with |a| < 1 never leaves max(|c₀|, |b|/(1 - |a|)), a running sum of n terms is at most n times as large as
-the largest of them. Ranges alone find neither, since no range but that of all numbers stays as it is. So the body is
-run once more, on sizes in place of ranges: of each tensor it is known that no element is larger than Σ αⱼ·max|cⱼ| + β,
-for the carries cⱼ of the iteration. That limits the carries of all iterations, and one more run on ranges confirms it.
+c ← a·c + b with |a| < 1 never exceeds max(|c₀|, |b|/(1 - |a|)), and a running sum of n terms is at most n times the
+largest of them. Ranges alone find neither limit, since only the range of all numbers is stable. So the body runs once
+more on magnitudes in place of ranges: each element of a tensor is at most Σ αⱼ·max|cⱼ| + β, for the carries cⱼ of the
+iteration. That limits the carries of all iterations, and another run on ranges confirms the limits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SLACK = 1 + 1e-6
 
 
 class Size(NamedTuple):
-    """No element is larger than Σ factor·max|c| + rest, over `factors`: by the number of a carry its factor."""
+    """A bound of magnitudes, Σ factor·max|c| + rest over `factors`, which maps the index of a carry to its factor."""
 
     factors: tuple[tuple[int, float], ...] = ()
     rest: float = INFINITY
@@ -250,9 +250,9 @@ def _most(iterations: Dim | None) -> float:
 
 
 def _solved(first: Mapping[int, float], after: Mapping[int, Size], iterations: float) -> dict[int, float]:
-    """The largest size of each carry, over all iterations; of those left out none is known.
+    """Return the largest magnitude of each carry over all iterations; carries without a bound are missing.
 
-    A carry that grows by itself and by others that have a limit is solved after them.
+    A carry that grows by a factor and by other carries with a limit is solved after them.
     """
     found: dict[int, float] = {}
     waiting = [i for i in first if after[i].rest < INFINITY]
@@ -269,7 +269,7 @@ def _solved(first: Mapping[int, float], after: Mapping[int, Size], iterations: f
 
 
 def _largest(first: float, factor: float, rest: float, iterations: float) -> float:
-    """The largest of first, factor·first + rest, and so on."""
+    """Return the largest of first, factor·first + rest, and so on."""
     if factor < 1:
         return max(first, rest / (1 - factor)) * _SLACK
     if not rest and factor == 1:

@@ -1,4 +1,4 @@
-"""Ops that read several elements: sums, maxima, products of matrices, convolutions, pools, and moves of elements."""
+"""Ops that read several elements: sums, maxima, products of matrices, convolutions, pools, and layout ops."""
 
 from __future__ import annotations
 
@@ -128,13 +128,13 @@ def _share(call: OpCall, x: ValueRange, kind: ShareKind) -> Share | None:
 
 
 def place(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """argmax and argsort: an index along the axis."""
+    """Return the range of argmax and argsort: an index along the axis."""
     _, most = counted([call.inputs[0].shape[call.static["axis"]]])
     return [ValueRange(0, most - 1, integral=True)]
 
 
 def product_of_all(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """reduce_prod and cumprod: of elements up to 1 in size their product is the smaller the more there are."""
+    """Return the range of reduce_prod and cumprod; products of magnitudes up to 1 shrink with their number."""
     (x,) = facts
     axes = call.static["axes"] if "axes" in call.static else (call.static["axis"],)
     _, most = counted([call.inputs[0].shape[axis] for axis in axes])
@@ -152,7 +152,7 @@ def product_of_all(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def recurrence(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """s[k] = a[k]·s[k - 1] + b[k], from s = 0."""
+    """Return the range of s[k] = a[k]·s[k - 1] + b[k], from s = 0."""
     a, b = facts
     _, most = counted([call.inputs[0].shape[call.static["axis"]]])
     if not (a.bounded and b.bounded) or a.nan or b.nan:
@@ -190,9 +190,10 @@ def _contracted(
 
 
 def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """Means of v with weights that add up to 1, or zeros: a maximum is taken off the scores before their exponentials.
+    """Return the range of means of v with weights that sum to 1, or zeros.
 
-    Kernels divide by the sum of the weights last, so that sums may overflow sooner than the means.
+    Kernels subtract a maximum from the scores before their exponentials. They divide by the sum of the weights last, so
+    sums may overflow sooner than the means.
     """
     q, k, v, *rest = facts
     scores = _contracted(domain, call, q, k, [call.inputs[0].shape[-1]])
@@ -213,7 +214,9 @@ def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def attention_grad(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
-    """Sums of products of weights between 0 and 1 with what comes in, where what was kept is of the same scores."""
+    """Return the range of sums of products of weights between 0 and 1 with cotangents, if the residuals match the
+    scores.
+    """
     q, k, v, *rest, g = facts
     if not all(fact.value for fact in facts[:-1]) or _attended(call, (q, k, *rest)) not in domain.attended:
         return None
@@ -225,7 +228,7 @@ def attention_grad(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
 
 
 def _attended(call: OpCall, facts: Facts) -> Hashable:
-    """By which tensors and static parameters a gradient of attention belongs to it."""
+    """Return the tensors and static parameters by which a gradient belongs to its attention."""
     return (tuple(sorted(call.static.items())), tuple([fact.value for fact in facts]))
 
 
@@ -236,7 +239,7 @@ def mean_or_zero(domain: Ranges, call: OpCall, x: ValueRange) -> ValueRange:
 
 
 def cross_entropy(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
-    """A mean over the labels that count, of which there is one at least: else it is 0/0."""
+    """Return the range of a mean over the labels that count; the mean of none would be 0/0."""
     if call.static["reduction"] != "mean" or domain.run is None:
         return None
     totals = domain.run.apply(
@@ -263,8 +266,11 @@ def conv(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def linear_finite(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """Sums of products, each of an element of every operand at most, in which no element of the largest operand is
-    twice: of those no bound is worked out."""
+    """Return the range of sums of products of one element of each operand, each element of the largest operand at most
+    once.
+
+    Only finiteness is proved, without a bound.
+    """
     most = max([counted(type_.shape)[1] for type_ in call.inputs])
     facts = [fact for fact, type_ in zip(facts, call.inputs) if type_.dtype == call.outputs[0].dtype]  # not of indices
     return _finite_sum(domain, call, facts, 2 * most)  # two for the real and the imaginary part
@@ -282,12 +288,12 @@ def _finite_sum(domain: Ranges, call: OpCall, facts: Facts, most: float) -> Fact
 # Moves --------------------------------------------------------------------------------------------------------------
 
 
-def moved(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """Elements in other places."""
+def rearrange(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """Return the range of the same elements at other places."""
     return [facts[0].alone]
 
 
-def kept(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+def identity(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     return [facts[0]]
 
 
@@ -321,7 +327,7 @@ def pad(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def avg_pool(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """Means over windows, of which padding counts as zeros."""
+    """Return the range of means over windows, in which padding counts as zeros."""
     (x,) = facts
     if overflows(domain, call, x, math.prod(call.static["kernel"]), facts):
         return [ANYTHING]
@@ -353,11 +359,11 @@ def iota(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def uniform(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """24 bits over 2^24."""
+    """Return the range of random numbers of 24 bits over 2^24."""
     return [ValueRange(0, 1 - 2.0**-24 if domain.dtype_limits(call.outputs[0].dtype).epsilon <= 2.0**-23 else 1.0)]
 
 
 def normal(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """Box and Muller's numbers of such bits, which end where the radius of the largest one does."""
+    """Return the range of Box-Muller numbers, whose radius ends at that of the largest uniform number."""
     low, high = domain.dtype_limits(call.outputs[0].dtype).widened(-LARGEST_NORMAL, LARGEST_NORMAL, 8)
     return [ValueRange(low, high)]

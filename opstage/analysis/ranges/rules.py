@@ -1,4 +1,4 @@
-"""The table of rules, and functions of one number: those that rise, and those that leave the numbers of the dtype."""
+"""The table of transfer rules, and rules of functions of one number."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ULPS = 8.0
 
 
 def rising(function: Callable[[float], float]) -> Rule:
-    """A function that never falls, its values between those limits that its op declares."""
+    """Return the rule of a monotone function, with values between the limits that its op declares."""
 
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         (x,), (least, most, _) = facts, MONOTONE[call.primitive]
@@ -62,7 +62,7 @@ def rising(function: Callable[[float], float]) -> Rule:
 
 
 def _evaluate(function: Callable[[float], float], x: float, least: float, most: float) -> float:
-    """The value of a function that rises from `least` to `most`."""
+    """Return the value of a function that rises from `least` to `most`."""
     try:
         return least if x == -INFINITY else most if x == INFINITY else function(x)
     except OverflowError:
@@ -70,7 +70,7 @@ def _evaluate(function: Callable[[float], float], x: float, least: float, most: 
 
 
 def exponential(function: Callable[[float], float]) -> Rule:
-    """exp and its like: rises from what its op declares, and leaves the numbers of the dtype soon."""
+    """Return the rule of exp and similar functions, which rise from a declared limit and soon overflow."""
 
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         (x,), least = facts, MONOTONE[call.primitive].least
@@ -109,7 +109,7 @@ _LOGS = (
 
 
 def logarithm(function: Callable[[float], float], name: str, pole: float = 0.0) -> Rule:
-    """A logarithm, -inf at `pole` and nan below it."""
+    """Return the rule of a logarithm, -inf at `pole` and nan below it."""
 
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         (x,) = facts
@@ -127,7 +127,7 @@ def logarithm(function: Callable[[float], float], name: str, pole: float = 0.0) 
         return [ValueRange(low, high, nan, minus, x.plus)]
 
     def _instead(domain: Ranges, call: OpCall, x: ValueRange) -> str:
-        """The op to put in its place, tried by the same rules."""
+        """Return the text of a replacement that passes a trial by the same rules; "" without one."""
         made = domain.maker(x)
         if made is not None and name == "log":
             source, facts = made
@@ -159,7 +159,7 @@ def root(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def static_power(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """x ** exponent, a static number."""
+    """Return the range of x ** exponent, for a static exponent."""
     (x,) = facts
     exponent = number(call.static["exponent"])
     if exponent.low != exponent.high or exponent.infinite:
@@ -181,7 +181,7 @@ def _raised(domain: Ranges, call: OpCall, x: ValueRange, n: float) -> ValueRange
 
 
 def power(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """x ** y."""
+    """Return the range of x ** y."""
     x, y = facts
     if x.low < 0 and not y.integral:
         domain.remark("sqrt-of-negative", f"a power in {y} of what is in {x}", *facts, sure=x.low > -INFINITY)
@@ -199,7 +199,7 @@ def power(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def _within_one(found: ValueRange, x: ValueRange) -> ValueRange:
-    """A power of x with an exponent that is not negative, which is at most 1 in size if x is."""
+    """Return a power of x with a nonnegative exponent, whose magnitude is at most 1 if that of x is."""
     return found if x.sizes[0] > 1 else found._replace(low=max(found.low, -1.0), high=min(found.high, 1.0))
 
 
@@ -208,7 +208,7 @@ _FAR = 1e4
 
 
 def wave(phase: float) -> Rule:
-    """sin(x + phase)."""
+    """Return the rule of sin(x + phase)."""
 
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         (x,) = facts
@@ -227,7 +227,7 @@ def wave(phase: float) -> Rule:
 
 
 def inverse_of_wave(function: Callable[[float], float], name: str) -> Rule:
-    """asin and acos, of numbers between -1 and 1."""
+    """Return the rule of asin or acos, for numbers between -1 and 1."""
 
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         (x,) = facts
@@ -244,7 +244,7 @@ def inverse_of_wave(function: Callable[[float], float], name: str) -> Rule:
 
 
 def angle(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """atan2(y, x), which has a value everywhere."""
+    """Return the range of atan2(y, x), which is defined everywhere."""
     y, x = facts
     low, high = (0.0 if y.low > 0 else -math.pi), (0.0 if y.high < 0 else math.pi)
     if x.low > 0:
@@ -254,7 +254,7 @@ def angle(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def whole(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """floor and round."""
+    """Return the range of floor or round."""
     (x,) = facts
     low = x.low if math.isinf(x.low) else float(math.floor(x.low))
     high = x.high if math.isinf(x.high) else float(math.ceil(x.high))
@@ -262,7 +262,7 @@ def whole(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def remainder(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """x mod y has y's sign."""
+    """Return the range of x mod y, which has the sign of y."""
     x, y = facts
     if not has_no_zero(domain, y) and not is_float(call.outputs[0].dtype):
         return [domain.anything(call.outputs[0])]
@@ -271,7 +271,7 @@ def remainder(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def quotient(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """The whole number below x / y."""
+    """Return the range of floor(x / y)."""
     x, y = facts
     if not has_no_zero(domain, y) or x.infinite or y.infinite:
         return [domain.anything(call.outputs[0])]
@@ -334,12 +334,12 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     logic.LOGICAL_NOT: conditions.inverted,
     logic.SELECT: conditions.select,
     logic.CAST: conditions.cast,
-    logic.DETACH: reduction_rules.kept,
+    logic.DETACH: reduction_rules.identity,
     logic.FULL: reduction_rules.full,
     logic.IOTA: reduction_rules.iota,
     random.RAND_UNIFORM: reduction_rules.uniform,
     random.RAND_NORMAL: reduction_rules.normal,
-    **dict.fromkeys((layout.PERMUTE, slicing.SLICE, pooling.MAX_POOL_GATHER), reduction_rules.moved),
+    **dict.fromkeys((layout.PERMUTE, slicing.SLICE, pooling.MAX_POOL_GATHER), reduction_rules.rearrange),
     layout.RESHAPE: reduction_rules.reshape,
     layout.BROADCAST_TO: reduction_rules.broadcast_to,
     slicing.CONCAT: reduction_rules.concat,

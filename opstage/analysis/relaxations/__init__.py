@@ -1,7 +1,7 @@
-"""Linear bounds over any interpreter (CROWN): each ref knows lines below and above it, in refs that it was made from.
+"""Linear bounds over any interpreter (CROWN): each ref has lines below and above it, in terms of its source refs.
 
-`bounds` makes of a program one that gives boxes, as a program of the interpreter beneath. A rule is
-`(relaxed, refs, static, intervals) -> refs`, or None where it has nothing to say: the interval stands then.
+`bounds` turns a program into one that returns boxes, as a program of the inner interpreter. A rule is `(relaxed, refs,
+static, intervals) -> refs`, or None without lines: then the interval is the bound.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MOST = 1024
 
 
 def bounds(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any, most: int = MOST) -> Any:
-    """A tree of boxes for the results of `f(ops', *trees)`, by CROWN.
+    """Return a tree of boxes for the results of `f(ops', *trees)`, by CROWN.
 
-    Where all boxes have one size along their leading axis, and the program keeps those apart, each is bounded by itself
-    in one pass for all; else all of them are one box.
+    If all boxes have one size along their leading axis, and the program keeps these samples separate, each is bounded
+    on its own in one pass for all. Otherwise all of them are one box.
     """
     samples = _samples(trees)
     if samples > 1:
@@ -53,10 +53,13 @@ def _samples(trees: tuple[Any, ...]) -> int:
 def region_bounds(
     ops: Interpreter[Any], f: Callable[..., Any], arrays: PhaseArrays | None, samples: int, *trees: Any
 ) -> tuple[Any, Box]:
-    """Bounds by CROWN in a region of each of as many boxes as `samples`, and those of the operands of all relus there.
+    """Return bounds by CROWN in a region of each of `samples` boxes, and those of the operands of all relus there.
 
-    The latter are one row for a sample, in the order of `PhaseArrays`; in a region that is empty an end of them may lie
-    on the wrong side of the other. Raises NotSeparate for a program that mixes samples.
+    The operands' bounds have one row for each sample, in the order of `PhaseArrays`. In an empty region an end of them
+    may lie on the wrong side of the other.
+
+    Raises:
+        NotSeparate: the program mixes samples.
     """
     phases = Phases(arrays)
     found = _bounds(ops, f, trees, samples, MOST, phases)

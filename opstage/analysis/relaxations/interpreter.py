@@ -1,17 +1,17 @@
 """CROWN: linear relaxations, carried backward from a result to the boxes (Zhang et al., NeurIPS 2018).
 
-A ref has an interval and, where it depends on a box, a `Relaxation`: linear functions of its sources below and above.
-A bound of a result is had by putting in relaxations from the last to the first, until only boxes are left. Through an
-op that is linear that is its vjp rule, and whatever has none is taken for its interval, which holds as well.
+A ref has an interval and, if it depends on a box, a `Relaxation`: linear functions of its sources below and above it.
+The bound of a result follows by substituting relaxations from the last to the first, until only boxes remain. For a
+linear op this is its vjp rule. An op without lines contributes its interval, which is also a valid bound.
 
-Phases. Every run of a network has its own phases of relus, so what is shown of all regions holds for it. A region
-narrows the interval of a relu's operand at 0, which makes that relu linear. A constraint z >= 0 also has a price
-b >= 0: whatever b is, f(x) - b·z is nowhere above f(x) there, so its lower bound is one of f (Wang et al., Beta-CROWN,
-NeurIPS 2021). Any slope from 0 to 1 gives a line below an undecided relu (Xu et al., Fast and Complete, ICLR 2021). So
-slopes and prices change how tight bounds are, and never whether they hold.
+Phases. Every run of a network has its own phases of relus, so a proof for all regions holds for it. A region cuts the
+interval of a relu's operand at 0, which makes that relu linear. A constraint z >= 0 also has a price b >= 0: for every
+b, f(x) - b·z is at most f(x) there, so its lower bound is one of f (Wang et al., Beta-CROWN, NeurIPS 2021). Each slope
+from 0 to 1 gives a line below an undecided relu (Xu et al., Fast and Complete, ICLR 2021). So slopes and prices change
+the tightness of bounds, and never their validity.
 
 Samples. A tensor is *separate* if the elements of sample b are the b-th of as many equal parts of it, in row-major
-order. Inputs with the batch along their leading axis are, and each op in `stays_separate` keeps it so.
+order. Inputs with the batch along their leading axis are separate, and each op in `stays_separate` preserves this.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from ..intervals.interpreter import TINY, Interval, Intervals, down, gamma, mach
 
 
 class Relaxation(NamedTuple):
-    """Lines below and above a ref y: of the sources' values x, y >= L(x) + below and y <= U(x) + above.
+    """Lines below and above a ref y: for values x of the sources, y >= L(x) + below and y <= U(x) + above.
 
-    sources   refs that y was computed from
+    sources   refs from which y was computed
     pull      (ops, A) -> for each source the coefficients of A⁺·L + A⁻·U
-    below     constants, with all that is lost by rounding in them; None for 0
+    below     constants that include all rounding errors; None for 0
     above
-    centre    a value of the only source, where the lines are of the distance from it: y >= L(x - centre) + below
+    centre    a value of the only source, for lines in the distance from it: y >= L(x - centre) + below
     """
 
     sources: tuple[Any, ...]
@@ -57,7 +57,7 @@ class Relaxation(NamedTuple):
 
 @final
 class Related(Infix, Generic[R]):
-    """A ref of `Relaxed`: an interval, and the relation to what it was made from; None for a leaf."""
+    """A ref of `Relaxed`: an interval, and the relation to its sources; None for a leaf."""
 
     __slots__ = ("interval", "relation", "ops", "tight", "serial")
 
@@ -83,11 +83,13 @@ class Related(Infix, Generic[R]):
 class Relaxed(Wrapper[Related[R], R]):
     """Bounds by linear relaxations, intersected with intervals, so that they are never looser than either.
 
-    samples   the number of boxes that lie along the leading axis of every input, each bounded by itself; 1 for one box.
-              NotSeparate where the program mixes them
-    most      the most elements of a sample for which the inputs of an activation are bounded by relaxations too;
-              beyond it by intervals alone
-    phases    the region of each box that is bounded, where that is not all of it
+    samples   the number of boxes along the leading axis of every input, each with bounds of its own; 1 for one box
+    most      the most elements of a sample for which relaxations bound the inputs of an activation too; beyond it
+              intervals alone bound them
+    phases    the region of each box in which bounds hold, if that is not all of it
+
+    Raises:
+        NotSeparate: the program mixes samples.
     """
 
     __slots__ = ("intervals", "samples", "most", "serial", "phases")
@@ -115,12 +117,14 @@ class Relaxed(Wrapper[Related[R], R]):
         above: R | None,
         centre: R | None = None,
     ) -> Related[R]:
-        """A ref with a relation to its sources."""
+        """Return a ref with a relation to its sources."""
         return Related(interval, self, Relaxation(tuple(sources), pull, below, above, centre))
 
     def intersect(self, ref: Related[R], own: Interval[R]) -> Related[R]:
-        """The ref, made of the parts of an op, with the op's own interval; where that is not finite nothing is known,
-        since the parts do not say whether the op overflows."""
+        """Intersect the ref of a decomposition with the op's own interval.
+
+        If that interval is not finite, nothing is known, since the parts do not show whether the op overflows.
+        """
         ops, known = self.inner, ref.interval
         ends = []
         for end, before, choose in ((own.lower, known.lower, ops.maximum), (own.upper, known.upper, ops.minimum)):
@@ -130,7 +134,7 @@ class Relaxed(Wrapper[Related[R], R]):
         return ref
 
     def tighten(self, ref: Related[R]) -> Interval[R]:
-        """The interval of a ref, by its relations as well where it has not too many elements."""
+        """Return the interval of a ref, tightened by its relations if it does not have too many elements."""
         if not ref.tight:
             ref.tight = True
             if (
@@ -173,7 +177,9 @@ class Relaxed(Wrapper[Related[R], R]):
 
 
 def substituted(relaxed: Relaxed[Any], ref: Related[Any]) -> Interval[Any]:
-    """The interval of a ref, no looser than it is, by its relations: one row of coefficients for each element."""
+    """Return the interval of a ref by its relations, no looser than before: one row of coefficients for each
+    element.
+    """
     ops = relaxed.inner
     samples, shape = relaxed.samples, tuple(int(size) for size in ref.shape)
     count = math.prod(shape) // samples
@@ -182,7 +188,7 @@ def substituted(relaxed: Relaxed[Any], ref: Related[Any]) -> Interval[Any]:
     interval = ref.interval
 
     def row(ops: Any, carry: Any, number: Any) -> Any:
-        """The lower bounds of one element of each sample, and of its negative: its upper bound."""
+        """Return the lower bounds of one element of each sample, and of its negative: its upper bound."""
         own = ops.equal(
             ops.iota(shape=(samples, count), axis=1),
             ops.broadcast_to(ops.reshape(number, shape=(1, 1)), shape=(samples, count)),
@@ -203,7 +209,7 @@ def substituted(relaxed: Relaxed[Any], ref: Related[Any]) -> Interval[Any]:
 
 
 def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) -> Any:
-    """A lower bound of the sum of coefficients times elements of `ref`, for each sample; rounded down."""
+    """Return a lower bound of the sum of coefficients times elements of `ref`, for each sample, rounded down."""
     arrived: dict[int, tuple[Any, Any]] = {}
     leaves: list[tuple[Any, Any]] = []
     terms: list[Any] = []
@@ -258,15 +264,15 @@ def _line_terms(ops: Any, a: Any, below: Any, above: Any) -> Any:
 
 
 def double(ops: Any, x: Any) -> Any:
-    """x in float64, which holds numbers of float32 as they are."""
+    """Return x in float64, which represents numbers of float32 exactly."""
     return x if x.dtype == FLOAT64 else ops.cast(x, dtype=FLOAT64)
 
 
 def _summed(ops: Any, samples: int, x: Any, dtype: DType) -> Any:
-    """The sum of a sample's elements, rounded down: axis by axis, so that few roundings follow one another.
+    """Return the sum of a sample's elements, rounded down: axis by axis, to limit consecutive roundings.
 
-    x is in float64. An element may be off by its last digit, as a product of such numbers is, and by what underflow has
-    taken from one in `dtype`. Of numbers in float32 products are exact there, so their sum loses next to nothing.
+    x is in float64. The error of an element is its last digit, as for a product of such numbers, and the underflow of a
+    number in `dtype`. Products of numbers in float32 are exact there, so their sum loses almost nothing.
     """
     shape = tuple(int(size) for size in x.shape)
     count = math.prod(shape) // samples
@@ -284,18 +290,18 @@ def _summed(ops: Any, samples: int, x: Any, dtype: DType) -> Any:
 
 
 def magnitude(ops: Any, x: Interval[Any]) -> Any:
-    """The greatest absolute value."""
+    """Return the greatest absolute value."""
     if x.point:
         return ops.abs(x.lower)
     return ops.maximum(ops.abs(x.lower), ops.abs(x.upper))
 
 
 def rounded(ops: Any, below: Any, above: Any, size: Any, error: float) -> tuple[Any, Any]:
-    """Constants moved apart by `error` times `size`, the sum of magnitudes of all that makes up a line.
+    """Return constants moved apart by `error` times `size`, the sum of magnitudes of all terms of a line.
 
     `error` is the relative error of the value of a run, of the constants as computed here and of the coefficients of
-    the backward pass, together. Products of those with these constants round too, and so do `size` and this: for that
-    stand 4 eps more.
+    the backward pass, together. Products of those with these constants round too, and so do `size` and this, which
+    costs 4 eps more.
     """
     dtype = size.dtype
     lost = ops.add(ops.scale(size, c=error + 4 * machine_epsilon(dtype)), TINY[dtype])
@@ -310,8 +316,8 @@ def rounded(ops: Any, below: Any, above: Any, size: Any, error: float) -> tuple[
 class PhaseArrays(NamedTuple):
     """One number for each sample and each relu's element, relus in the order in which the program reaches them.
 
-    sign           1: the operand is taken to be >= 0; -1: to be <= 0; 0: to be anything
-    lower, upper   what is known of the operand
+    sign           1: the operand is assumed to be >= 0; -1: to be <= 0; 0: to be anything
+    lower, upper   known bounds of the operand
     slope          of the line below, where the phase is open
     price          of the constraint, where the phase is set
     """
@@ -324,7 +330,7 @@ class PhaseArrays(NamedTuple):
 
 
 class ReluRegion(NamedTuple):
-    """One relu's part of a region: the slope of the line below, None for the one that fits; and sign times price."""
+    """One relu's part of a region: the slope of the line below, None for the closer one; and sign times price."""
 
     slope: Any
     signed_price: Any
@@ -332,10 +338,10 @@ class ReluRegion(NamedTuple):
 
 @final
 class Phases:
-    """The phases of one run of a program: given to its relus in turn, and the operands' intervals taken from them.
+    """The phases of one run of a program: assigned to its relus in turn, and the intervals of their operands.
 
-    Without `arrays` it only takes those intervals. Slopes and prices come with the bounds of operands in `arrays`,
-    which stand then without being found anew.
+    Without `arrays` only the intervals are collected. Slopes and prices come with the bounds of operands in `arrays`,
+    which are not computed again then.
     """
 
     def __init__(self, arrays: PhaseArrays | None):
@@ -382,7 +388,7 @@ _ALONG = {SOFTMAX, LOG_SOFTMAX, CONCAT, SLICE, STACK}
 
 
 class NotSeparate(Exception):
-    """An op that mixes the samples of a batch, or of which that is not known."""
+    """An op that mixes the samples of a batch, or may mix them."""
 
 
 def stays_separate(samples: int, primitive: Primitive, refs: Sequence[Any], static: Static, shape: Shape) -> None:

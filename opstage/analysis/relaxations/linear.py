@@ -1,6 +1,6 @@
 """Ops that are linear in the operands that depend on a box: the backward pass is their vjp rule.
 
-Products, softmax, attention and pools follow, whose lines are found by their operands' intervals.
+Products, softmax, attention and pools follow; their lines come from the intervals of their operands.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _EXACT = {NEG, CONCAT, PAD, PERMUTE, RESHAPE, SLICE, SELECT}
 
 
 def is_linear(primitive: Primitive, refs: Sequence[Related[Any]]) -> bool:
-    """Whether an op is linear, with a constant added, in those operands that are no points."""
+    """Return whether an op is linear, up to a constant, in those operands that are not points."""
     is_open = [not ref.interval.point for ref in refs]
     if primitive in _JOINT:
         return primitive is not SELECT or not is_open[0]
@@ -86,7 +86,7 @@ def _linear(primitive: Primitive, otherwise: Callable[..., Any] = lambda *call: 
 def _call(
     primitive: Primitive, refs: Sequence[Related[Any]], static: Static, needs: tuple[bool, ...], out: Interval[Any]
 ) -> ForwardCall:
-    """The context of the vjp rule. Of a linear op it reads the other operands alone, which are points."""
+    """Return the context of the vjp rule, which for a linear op reads only the other operands, all points."""
     every = [*[ref.interval for ref in refs], out]
     positions = primitive.saved_positions(needs, static)
     saved = tuple([every[i].lower if i >= 0 and every[i].point else None for i in positions])
@@ -97,7 +97,7 @@ def _call(
 def _constants(
     ops: Any, primitive: Primitive, refs: Sequence[Related[Any]], static: Static, needs: tuple[bool, ...], out: Any
 ) -> tuple[Any, Any]:
-    """The results where open operands are 0, moved by the errors of a run and of the backward pass."""
+    """Return the results where open operands are 0, moved by the errors of a run and of the backward pass."""
     zeros = [
         ops.full(shape=ref.shape, value=0.0, dtype=ref.dtype) if needed else ref.interval.lower
         for ref, needed in zip(refs, needs)
@@ -116,15 +116,15 @@ def _constants(
 def _centred(
     ops: Any, primitive: Primitive, refs: Sequence[Related[Any]], static: Static, x: Related[Any], out: Interval[Any]
 ) -> tuple[Any, Any, Any]:
-    """The constants of a product W·x + b about the middle m of its only open operand, and m.
+    """Return the constants of a product W·x + b about the middle m of its only open operand, and m.
 
-    The backward pass has a coefficient p in place of a·W, off by gamma·|a|·|W|. As
-    a·W·x = p·(x - m) + (a·W - p)·(x - m) + a·(W·m), that costs gamma·|a|·|W| times the radius of x, not times its
-    magnitude, where W·m is computed in float64: there it is off by far less than what a run in float32 is off by.
+    The backward pass has a coefficient p in place of a·W, off by gamma·|a|·|W|. Since a·W·x = p·(x - m) + (a·W - p)·(x
+    - m) + a·(W·m), that costs gamma·|a|·|W| times the radius of x, not its magnitude, if W·m is computed in float64:
+    there its error is far below that of a run in float32.
 
-    With S = |W|·|x| + |b| and v the result, the positive terms of a sum add up to at most (S + |v|)/2, and so do the
-    negative ones, and whatever some of them add up to lies between. Each of the n sums of a run, one for each product
-    and one for the bias, in any order, rounds by u of that at most, and each product by u of itself: so a run is off by
+    With S = |W|·|x| + |b| and v the result, the positive terms of a sum are at most (S + |v|)/2, and so are the
+    negative ones. Every partial sum lies between them. A run has n sums, one for each product and one for the bias, in
+    any order. Each sum rounds by u of that bound at most, and each product by u of itself. So the error of a run is
     gamma_n·(S + |v|)/2 + u·S.
 
     Both errors are one product of |W|, computed here, and too small by gamma at most.
@@ -149,7 +149,7 @@ def _centred(
 
 
 def _size(ops: Any, primitive: Primitive, refs: Sequence[Related[Any]], static: Static) -> Any:
-    """The sum of magnitudes of all terms of each element."""
+    """Return the sum of magnitudes of all terms of each element."""
     sizes = tuple([magnitude(ops, ref.interval) for ref in refs])
     if primitive is SUB:
         return ops.add(*sizes)
@@ -159,7 +159,7 @@ def _size(ops: Any, primitive: Primitive, refs: Sequence[Related[Any]], static: 
 
 
 def _error(primitive: Primitive, refs: Sequence[Related[Any]], static: Static, out: Interval[Any]) -> float:
-    """The relative error of a run and of the coefficients together."""
+    """Return the relative error of a run and of the coefficients together."""
     run, coefficients = _errors(primitive, refs, static, out)
     return (run + coefficients) * (1 + 2 * run)
 
@@ -167,10 +167,11 @@ def _error(primitive: Primitive, refs: Sequence[Related[Any]], static: Static, o
 def _errors(
     primitive: Primitive, refs: Sequence[Related[Any]], static: Static, out: Interval[Any], more: int = 4
 ) -> tuple[float, float]:
-    """The relative errors of a run and of the coefficients: of both sums, forward and back; `more` as in `gamma`.
+    """Return the relative errors of a run and of the coefficients: of both sums, forward and back; `more` as in
+    `gamma`.
 
-    A run is off by gamma_n of the sum of magnitudes. A coefficient of the backward pass is a sum of as many products as
-    an operand has uses, off by gamma of those; times the operands that gives the same sum of magnitudes. The sum is
+    The error of a run is gamma_n of the sum of magnitudes. A coefficient of the backward pass is a sum over the uses of
+    an operand, with an error of gamma of those; times the operands this is the same sum of magnitudes. The sum is
     computed here, and too small by gamma_n at most.
     """
     if primitive in PRODUCT_TERMS:
@@ -202,7 +203,7 @@ _LARGEST = 1 << 20
 
 
 def _mul(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
-    """McCormick's planes: xl·y + yl·x - xl·yl below, xl·y + yu·x - xl·yu above (McCormick, 1976)."""
+    """Return McCormick's planes: xl·y + yl·x - xl·yl below, xl·y + yu·x - xl·yu above (McCormick, 1976)."""
     x, y = refs
     if x is y:
         return unary.square(relaxed, x, intervals)
@@ -225,7 +226,7 @@ def _div(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[I
 
 
 def normalised(relaxed: Relaxed[Any], x: Related[Any], axis: int, allowed: Any = None) -> Related[Any]:
-    """e^(x - m) over its sum, for the number m that is the greatest that x may be; 0 where it is not `allowed`."""
+    """Return e^(x - m) over its sum, with m the greatest that x may be; 0 where x is not `allowed`."""
     ops = relaxed.inner
     upper = relaxed.tighten(x).upper
     if allowed is not None:

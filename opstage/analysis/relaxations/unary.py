@@ -16,7 +16,7 @@ from .interpreter import Related, Relaxed, ReluRegion, by_sign, double, magnitud
 
 
 class Lines(NamedTuple):
-    """s·x + t below and above a function."""
+    """Lines s·x + t below and above a function."""
 
     slope_below: Any
     below: Any
@@ -30,10 +30,10 @@ Function = Callable[[Any], Any]
 def _related(
     relaxed: Relaxed[Any], x: Related[Any], lines: Lines, ulps: float, out: Interval[Any], size: Any, added: Any = None
 ) -> tuple[Related[Any]]:
-    """The ref of a function that stays between two lines, whose errors are added: `ulps` of all that makes them up.
+    """Return the ref of a function between two lines, moved apart by an error of `ulps` eps of all their terms.
 
-    That is the slope times the operand, the constant, and `size`. `added` to the coefficients of the operand lowers no
-    sum that is bounded from below, see `phases`; the sum of both is rounded where they meet.
+    The terms are the slope times the operand, the constant, and `size`. `added` to the coefficients of the operand
+    lowers no sum that is bounded from below, see `phases`; the sum of both rounds where they meet.
     """
     ops = relaxed.inner
     slope = _steepest(ops, lines, x.dtype)
@@ -128,18 +128,18 @@ def _between_lines(relaxed: Relaxed[Any], x: Related[Any], curve: Curve, found: 
 
 
 def _steepest(ops: Any, lines: Lines, dtype: DType) -> Any:
-    """The greater of both slopes; not less than one whose rounding is what underflow may take from a slope."""
+    """Return the greater of both slopes, at least a slope whose rounding equals the underflow of a slope."""
     slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
     return ops.clamp(slope, lo=TINY[dtype] / machine_epsilon(dtype), hi=float("inf"))
 
 
 def _round_slope(ops: Any, slope: Any, dtype: DType) -> Any:
-    """A slope in float64, rounded to a number of another dtype."""
+    """Return a slope in float64, rounded to a number of another dtype."""
     return slope if dtype == FLOAT64 else double(ops, ops.cast(slope, dtype=dtype))
 
 
 def _chord(ops: Any, low: Any, high: Any, at_low: Any, at_high: Any) -> Any:
-    """The slope between both ends; 0 where they are one, which is right for any line through them."""
+    """Return the slope between both ends; 0 if they are equal, which suits any line through them."""
     wide = ops.less(low, high)
     width = ops.select(wide, ops.sub(high, low), full_like(ops, low, 1.0))
     slope = ops.div(ops.sub(at_high, at_low), width)
@@ -148,15 +148,15 @@ def _chord(ops: Any, low: Any, high: Any, at_low: Any, at_high: Any) -> Any:
 
 
 def _slopes(ops: Any, f: Function, x: Any) -> Any:
-    """The derivative, by the op's own rule; the bounds hold for any slope, so they do where this is rounded."""
+    """Return the derivative by the op's own rule; the bounds hold for any slope, so its rounding does not matter."""
     _, pullback = ops.vjp_of(lambda inner, x: f(inner)(x), x)
     return pullback(full_like(ops, x, 1.0))[0]
 
 
 def _piecewise(ops: Any, x: Interval[Any], slope: float, chosen: Any = None) -> Lines:
-    """max(x, slope·x), for a slope from 0 to 1: the chord above, and below the one of its two lines that is nearer.
+    """Return lines of max(x, slope·x), for a slope from 0 to 1: the chord above, and the nearer of its two lines below.
 
-    Below may be any line between those two as well: where the operand may have either sign, that of slope `chosen`.
+    Any line between those two is below as well: `chosen` is its slope where the operand may have either sign.
     """
     low, high = x.lower, x.upper
     zero, one, flat = full_like(ops, low, 0.0), full_like(ops, low, 1.0), full_like(ops, low, slope)
@@ -188,7 +188,7 @@ def _relu(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[
 
 
 def _convex(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> Lines:
-    """The chord above, and below the tangent in the middle; slopes are numbers of the dtype."""
+    """Return the chord above, and the tangent in the middle below; slopes are numbers of the dtype."""
     middle = ops.add(ops.scale(low, c=0.5), ops.scale(high, c=0.5))
     at_low, at_high, at_middle = f(ops)(low), f(ops)(high), f(ops)(middle)
     chord = _round_slope(ops, _chord(ops, low, high, at_low, at_high), dtype)
@@ -199,7 +199,7 @@ def _convex(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> Lines:
 
 
 def _turned(ops: Any, lines: Lines) -> Lines:
-    """The lines of -f from those of f."""
+    """Return the lines of -f from those of f."""
     return Lines(*[ops.neg(each) for each in (lines.slope_above, lines.above, lines.slope_below, lines.below)])
 
 
@@ -224,10 +224,11 @@ _HALVINGS = 24
 
 
 def _touching(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> tuple[Any, Any]:
-    """Below an odd function that is convex under 0, concave above: a tangent that meets it at `high`, or the chord.
+    """Return a line below an odd function that is convex under 0, concave above: a tangent that meets it at `high`, or
+    the chord.
 
-    A tangent at d <= 0 that is not above the function at `high` is nowhere above it. So halving keeps the d for which
-    that is so; where there is none, the chord is below. Its constant is the least that the touching points allow.
+    A tangent at d <= 0 that is at most the function at `high` is below it everywhere. So halving finds the last such d;
+    if there is none, the chord is below. The constant is the least that the touching points allow.
     """
     zero = full_like(ops, low, 0.0)
     at_low, at_high = f(ops)(low), f(ops)(high)
@@ -258,9 +259,9 @@ def _touching(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> tuple
 
 
 class Odd(NamedTuple):
-    """An S-shaped function that is odd about (0, centre), and how far its derivative as computed may be off.
+    """An S-shaped function that is odd about (0, centre), and the error of its derivative as computed.
 
-    off   in eps, without regard to how small the derivative is; 12 eps of the derivative itself are allowed for besides
+    off   in eps, independent of the derivative's magnitude; 12 eps of the derivative itself are allowed for in addition
     """
 
     centre: float = 0.0
@@ -273,11 +274,11 @@ _LINES = 12.0
 
 
 def _s_shaped(primitive: Primitive, odd: Odd) -> Callable[..., Any]:
-    """The rule of an S-shaped function.
+    """Return the rule of an S-shaped function.
 
-    Errors of its lines, in float64: the kernel's, of the constants; of the centre, taken off and added; of a tangent
-    whose slope is off by d, which another point than the one that was taken touches, d times the operand; and those of
-    the products, in `_LINES`.
+    The lines, in float64, have these errors: that of the kernel, in the constants; of the centre, subtracted and added;
+    of a tangent whose slope is off by d, d times the operand, since another point touches it; and of the products, in
+    `_LINES`.
     """
     kernel = KERNEL_ERRORS[primitive].ulps
 
@@ -303,10 +304,10 @@ def _s_shaped(primitive: Primitive, odd: Odd) -> Callable[..., Any]:
 
 
 def of_sigmoid(ops: Any, out: Interval[Any]) -> Any:
-    """How far a run of sigmoid may be off, in eps: s·(1 + E·(1 - s)) for an exponential that is off by E eps of itself.
+    """Return the error of a run of sigmoid, in eps: s·(1 + E·(1 - s)) for an exponential with an error of E eps.
 
-    Of 1/(1 + e^-x), and of e^x/(1 + e^x), the derivative in the logarithm of the exponential is 1 - s of the result;
-    the sum and the quotient round, each by half an eps. s is somewhere in `out`.
+    For 1/(1 + e^-x) and e^x/(1 + e^x), the derivative in the logarithm of the exponential is 1 - s of the result. The
+    sum and the quotient round by half an eps each. s lies in `out`.
     """
     low, high = double(ops, ops.maximum(out.lower, 0.0)), double(ops, ops.minimum(out.upper, 1.0))
     one = full_like(ops, low, 1.0)
@@ -319,10 +320,10 @@ CURVATURES = {GELU: 1.2, SILU: 0.6, MISH: 0.8, SIN: 1.0, COS: 1.0}
 
 
 def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:
-    """A function whose second derivative is at most `curvature`: two lines of the chord's slope.
+    """Return the rule of a function whose second derivative is at most `curvature`: two lines with the chord's slope.
 
-    Between points a distance h apart f is within curvature·h²/8 of the line through its values there, so the extremes
-    of f(x) - slope·x are those at the points, and that much.
+    Between points a distance h apart, f is within curvature·h²/8 of the line through its values there. So the extremes
+    of f(x) - slope·x are those at the points, up to that distance.
     """
 
     def find(ops: Any, curve: Curve) -> CurveLines:
@@ -346,7 +347,7 @@ def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:
 
 
 def _pow(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
-    """Even whole powers are convex; of others the interval stands."""
+    """Return the rule of even whole powers, which are convex; other powers have their interval alone."""
     exponent = static["exponent"]
     if exponent != int(exponent) or exponent < 2 or int(exponent) % 2:
         return None
@@ -354,12 +355,12 @@ def _pow(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[I
 
 
 def square(relaxed: Relaxed[Any], x: Related[Any], intervals: Sequence[Interval[Any]]) -> Any:
-    """x·x, which is convex."""
+    """Return the ref of x·x, which is convex."""
     return _curved(POW, 1, 18)(relaxed, (x,), {"exponent": 2}, intervals)
 
 
 def _positive(of: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule that holds for a positive operand: 1/x is convex there, and below 0 concave; at 0 all is nan."""
+    """Return a rule for a positive operand: 1/x is convex there, and concave below 0; an interval with 0 is nan."""
 
     def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
         (x,), ops = refs, relaxed.inner
