@@ -35,8 +35,7 @@ class OpCall(NamedTuple):
 
 
 Rule: TypeAlias = Callable[[Any, OpCall, Sequence[Any]], "Sequence[Any] | None"]
-"""(domain, call, facts of the operands) -> facts of outputs and residuals; None where the rule does not know, which
-leaves the op to its decomposition."""
+"""(domain, call, facts of the operands) -> facts of outputs and residuals; None to use the op's decomposition."""
 
 
 class LoopFacts(NamedTuple, Generic[F]):
@@ -109,7 +108,7 @@ class Domain(ABC, Generic[F]):
         """Return the fact without relations to other tensors."""
         return fact
 
-    # A loop over the leading axis of its xs. Facts of its body are those of any iteration, of which there are `length`.
+    # Loops over the leading axis of xs. Facts inside the body are those of any of `length` iterations.
 
     @property
     def context(self) -> Hashable:

@@ -127,7 +127,7 @@ class Interpretation:
         rule = domain.rules.get(call.primitive) or domain.kinds.get(call.primitive.kind)
         try:
             return None if rule is None else rule(domain, call, facts)
-        except OpstageError:  # a relation of sizes that it needs is not decided
+        except OpstageError:  # a relation of sizes is undecided
             return None
 
     def _by_parts(
@@ -146,21 +146,22 @@ def _parts(primitive: Primitive, static: Static, inputs: tuple[TensorType, ...])
         return None
     try:
         return Expander(lambda *call: True, False).parts(primitive, inputs, static)
-    except (OpstageError, TypeError, ValueError):  # it reads values, or sizes that have names
+    except (OpstageError, TypeError, ValueError):  # it reads values, or symbolic sizes
         return None
 
 
-# Loops and branches: what is carried from iteration to iteration is followed until it stays the same ---------------
+# Loops and branches: carries are followed from iteration to iteration until they are stable ---------------------------
 
 _EXACT = 2  # rounds before widening
-_MOST = 24  # rounds before what is carried is given up
-_NARROWING = 3  # rounds after it
+_MOST = 24  # rounds before the carries are taken as unknown
+_NARROWING = 3  # rounds after widening
 
 Step: TypeAlias = "Callable[[Sequence[Facts]], tuple[list[Facts], list[Facts]]]"
-"""(carries) -> the results of an iteration, of which the new carries are the first, and these as the next one takes
-them."""
+"""(carries) -> the results of an iteration, the new carries first, and these carries as the next iteration reads
+them.
+"""
 Limits: TypeAlias = "tuple[Any, ...]"
-"""The limits of a carry in the order of the domains; None where a domain knows none."""
+"""The limits of a carry in the order of the domains; None for no limit."""
 
 
 def scan(run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
@@ -235,7 +236,7 @@ def while_loop(
 
     def limits(carried: Sequence[Facts]) -> list[Limits]:
         trips, at = bound_trips(run, loop, read, carried), ranges_index(run)
-        most = loop.limit if trips.most is None else trips.most  # one iteration more than is declared is an error
+        most = loop.limit if trips.most is None else trips.most  # one iteration more than declared is an error
         known = [_replace_fact(f, at, trips.counters.get(i)) for i, f in enumerate(carried)]
         found = _limits(run, loop.body, read[:count], known, captured, most)
         return [_replace_fact(limits, at, trips.counters.get(i)) for i, limits in enumerate(found)]
@@ -400,7 +401,7 @@ _CONTROL: Mapping[Primitive, Callable[[Any, Equation, Sequence[Facts], Sequence[
 }
 
 
-# The most iterations of a while loop, by a carry that counts up to what the test allows, or down to it --------------
+# The trip count of a while loop, by a carry that counts up or down to a limit of the test -----------------------------
 
 
 def refine(run: Interpretation, carried: Sequence[Facts], test: Facts, holds: bool) -> list[Facts]:
@@ -410,7 +411,7 @@ def refine(run: Interpretation, carried: Sequence[Facts], test: Facts, holds: bo
 
 
 _EXACT_FLOATS = 2.0**52
-"""Up to it sums and quotients of whole numbers are whole numbers here."""
+"""Sums and quotients of whole numbers up to this are exact."""
 
 
 class Trips(NamedTuple):
@@ -449,7 +450,7 @@ def bound_trips(run: Interpretation, loop: WhileParameters, read: Sequence[Facts
         first, here = cast("ValueRange", read[i][at]), cast("ValueRange", within[i][at])
         low, high, start, end = *move, first.low, here.high
         down = high <= -1
-        if down:  # the same of the negative
+        if down:  # the same for the negative
             low, high, start, end = -high, -low, -first.high, -here.low
         if low < 1 or max(abs(start), abs(end), high) >= min(np.iinfo(type_.dtype).max / 4, _EXACT_FLOATS):
             continue

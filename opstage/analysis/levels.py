@@ -32,7 +32,7 @@ from .ranges import Ranges, ValueRange
 from .ranges.fact import meet
 
 _MOST = 6
-"""Levels of a tensor; the others are left out."""
+"""The most levels of a tensor; further ones are dropped."""
 
 
 @final
@@ -63,7 +63,7 @@ class Levels(Nested):
     def alone(self, fact: Fact) -> Fact:
         return Fact(self.outer, fact.axes)
 
-    # Loops: what is known of an iteration's results is not followed to the next one.
+    # Loops: levels of an iteration's results do not carry to the next one.
 
     @override
     def entry(self, fact: Fact, type: TensorType, length: Dim) -> Fact:

@@ -91,7 +91,7 @@ MONOTONE: Final[Mapping[Primitive, Monotone]] = {
 }
 
 
-# The ends of an interval's image, in any arithmetic: of numbers, as ranges have them, or of tensors, as bounds do -----
+# The ends of an interval's image, in any arithmetic: of numbers for ranges, of tensors for bounds ---------------------
 
 # Where a function of two intervals is monotone in either operand, its extremes are at corners; where it rises with
 # the magnitude, they are at the least and the greatest one. Rounding is the caller's.

@@ -46,7 +46,7 @@ _OWN = Span(1, 0, 0)
 _LINEAR = (RESHAPE, PERMUTE, BROADCAST_TO, SLICE, REDUCE_SUM, DETACH)
 _KEEP_NUMBERS = (*_LINEAR, NEG, CAST, SCALE)
 _ADDING = (ADD, SUB, CONCAT, SELECT)
-"""Ops whose result is a sum over rows plus what is fixed, if their operands are such sums and fixed ones."""
+"""Ops whose result is a sum over rows plus a fixed term, if their operands are such sums and fixed ones."""
 _INTEGRAL = (*_LINEAR, *_ADDING, NEG, MUL, CAST, MATMUL, BMM)
 """Ops whose result is a whole number if their operands are."""
 _BY_NUMBER = " with a number that depends on that of the rows"
@@ -248,7 +248,7 @@ def _transfer(domain: Joins, call: OpCall, facts: Sequence[Join]) -> list[Join]:
     if primitive in (MUL, DIV) and worst is RowKind.FIXED:
         x, y = facts
         return _number(call, x.power + (y.power if primitive is MUL else -y.power), x.local or y.local)
-    if primitive in _ADDING and worst is RowKind.SUM:  # what a number of rows multiplies is a sum over them
+    if primitive in _ADDING and worst is RowKind.SUM:  # a multiple of the number of rows is a sum over them
         facts = [
             fact._replace(kind=RowKind.SUM, degree=fact.power - 1, power=0, local=False) if fact.local else fact
             for fact in facts

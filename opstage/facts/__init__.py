@@ -54,12 +54,12 @@ def report_of(graph: Graph) -> Report:
         UsageError: `graph` is not a recorded graph.
     """
     if not isinstance(graph, Graph):
-        raise UsageError(f"report_of takes the graph that opstage.record gives, not {a_type(graph)}")
+        raise UsageError(f"report_of: argument graph: expected a graph of opstage.record, got {a_type(graph)}")
     body = graph.body
     scope = next((size.scope for type_ in body.types for size in type_.shape if isinstance(size, DimExpr)), DimScope())
     names = list(graph.input_names)
     if names and names[-1] == "step" and Effect.DRAWS in body.effects:
-        names[-1] = ""  # the number of the training step, which is no argument
+        names[-1] = ""  # the number of the training step, which is not an argument
     program = CheckedProgram(
         body, tuple(names), lambda: list(graph.output_names), scope=scope, dtype=graph.dtype, seed=graph.seed
     )

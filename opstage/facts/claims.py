@@ -32,7 +32,7 @@ from ..options import Options
 from ..transforms.tracer import constants, evaluate
 from .range_report import range_domain
 
-ASSUMPTIONS = ("no op raises", "0.0 and -0.0 count as equal")
+ASSUMPTIONS = ("ops do not raise", "0.0 and -0.0 count as equal")
 
 
 Bounds: TypeAlias = "Mapping[str, tuple[float, float]]"
@@ -56,12 +56,12 @@ def with_claims(
     if bounds or dtype is not None:
         range_domain(report.program, bounds, dtype)
     if report.errors or report.conditions:
-        why = "has errors of its own" if report.errors else "is right only under conditions"
+        why = "has errors" if report.errors else "is correct only under conditions"
         verdicts = [ClaimVerdict(claim, "undecided", reason=f"the program {why}") for claim in claims]
         return replace(report, claims=(*report.claims, *verdicts))
     known: dict[str | None, _Known] = {}
     verdicts = []
-    fractions = report.program.dtype == EXACT  # of which there are no ranges
+    fractions = report.program.dtype == EXACT  # which have no ranges
 
     def ranges() -> Ranges | None:
         return None if fractions else range_domain(report.program, bounds, dtype)
@@ -71,7 +71,7 @@ def with_claims(
         if axis not in known:
             followed = [each.name for each in claims if isinstance(each, (Uses, Ignores))]
             known[axis] = _facts(report, axis, followed, ranges())
-            # What a finite mask hides is known by ranges alone, which cost more.
+            # Ranges alone show what a finite mask hides, and they cost more.
             if known[axis].notes and not fractions and not _is_proved(report, axis, known[axis], claims):
                 known[axis] = _facts(report, axis, followed, ranges(), asked=True)
         if isinstance(claim, (Uses, Ignores)):
@@ -115,7 +115,7 @@ def _facts(
     body = program.body
     every = [size for slot in body.inputs for size in body.types[slot].shape]
     found = next((size for size in every if isinstance(size, DimExpr) and str(size) == axis), None)
-    dim = found if axis in program.scope.names else None  # a size that is a number, or a formula, names no axis
+    dim = found if axis in program.scope.names else None  # a size that is a number, or a formula, does not name an axis
     told = [name for name in program.names if axis is None and any(_names_input(name, each) for each in followed)]
     domain = Dependence(dim, told) if ranges is None else Dependence(dim, told, limits_at=ranges.dtype_limits)
     masked: dict[Finding, None] = {}
@@ -166,7 +166,9 @@ def _check_axis_claim(report: Report, claim: AlongAxis, known: _Known, bounds: B
     body, facts, dim = report.program.body, known.facts, known.dim
     if dim is None:
         named = nearest(claim.axis, report.program.scope.names)
-        return ClaimVerdict(claim, "undecided", reason=f"no argument has an axis of the named dim {claim.axis}{named}")
+        return ClaimVerdict(
+            claim, "undecided", reason=f"the named dim {claim.axis} is not an axis of any argument{named}"
+        )
     if body.outputs and all(_keeps(facts[slot], dim, claim) for slot in body.outputs):
         return ClaimVerdict(claim, "proved", assumptions=known.assumptions)
     at = _first(report, facts, lambda fact: not fact.whole and all(_allows(claim, span) for _, span in fact.reads))
@@ -177,9 +179,9 @@ def _check_axis_claim(report: Report, claim: AlongAxis, known: _Known, bounds: B
         reason = f"the output at {t} moved with the input at {s}, in a run at {_show_sizes(found)}"
         return ClaimVerdict(claim, "refuted", op, source, found[:2], found.sizes, reason)
     missing = (
-        f"what {op} reads along {claim.axis} is not known to keep it"
+        f"the reads of {op} along {claim.axis} are not proved to satisfy it"
         if op
-        else (f"an output that depends on the inputs has no axis {claim.axis}, by whose index the claim is stated")
+        else f"an output that depends on the inputs lacks the axis {claim.axis} of the claim"
     )
     return ClaimVerdict(claim, "undecided", op, source, reason="; ".join([missing, *known.notes, *trouble]))
 
@@ -220,7 +222,7 @@ def _first(report: Report, facts: Sequence[Fact], clean: Callable[[Fact], bool])
     return None
 
 
-# Of an input as a whole -----------------------------------------------------------------------------------------------
+# An input as a whole --------------------------------------------------------------------------------------------------
 
 
 def _show_sizes(found: Found) -> str:
@@ -236,12 +238,12 @@ def _check_input_claim(report: Report, claim: Uses | Ignores, known: _Known, bou
     body, names = report.program.body, report.program.names
     inputs = [i for i, name in enumerate(names) if _names_input(name, claim.name)]
     if not inputs:
-        return ClaimVerdict(claim, "undecided", reason=f"there is no input {claim.name}{nearest(claim.name, names)}")
+        return ClaimVerdict(claim, "undecided", reason=f"input {claim.name} is unknown{nearest(claim.name, names)}")
     bits = sum([1 << known.domain.names.index(names[i]) for i in inputs])
     facts, positive = known.facts, isinstance(claim, Uses)
     if not any(facts[slot].inputs & bits for slot in body.outputs):
         if positive:
-            return ClaimVerdict(claim, "refuted", reason=f"no output depends on {claim.name}, at any size")
+            return ClaimVerdict(claim, "refuted", reason=f"outputs do not depend on {claim.name} at any size")
         return ClaimVerdict(claim, "proved", assumptions=known.assumptions)
 
     def look(runs: Runs) -> Found | None:
@@ -270,23 +272,23 @@ def _search(
             found = look(runs)
             if found is not None:
                 return found, ()
-        return None, () if tried else ("no sizes were found at which it could be run",)
+        return None, () if tried else ("sizes at which it runs were not found",)
     except TooLarge:
-        return None, ("the program is too large to be run for it; claim it of a smaller configuration",)
+        return None, ("the program is too large for a run; claim it of a smaller configuration",)
     except (OpstageError, ValueError, TypeError, KeyError, MemoryError) as error:
         return None, (f"it could not be run: {error}",)
 
 
-# A claim refuted by running the program: inputs moved at one index, in float64, and what moves with them --------------
+# Refutation of a claim by runs: change the inputs at one index, in float64, and compare the outputs -------------------
 
 _SIZES = (4, 5, 3, 6, 8, 2, 12, 16, 32, 1)
 _MOST_ELEMENTS = 20_000_000
 _ATTEMPTS = 3
-_AGAIN = 3  # runs of the same, to tell apart what memory's alignment moves by a bit
+_AGAIN = 3  # runs of the same inputs, to ignore differences that memory alignment causes
 
 Array = npt.NDArray[Any]
 Ends: TypeAlias = tuple[float, float]
-"""Between which numbers an input is."""
+"""The bounds of an input."""
 
 
 @final
@@ -414,7 +416,7 @@ def breach(runs: Runs, claim: AlongAxis, sources: Sequence[int], axis: Dim) -> F
             for i, at in places.items():
                 other[i] = _changed(values[i], at, source, runs.ends[i], attempt)
             for moved, at in zip(changed(other), targets):
-                if len(at) != 1:  # an output of two such axes has no one index
+                if len(at) != 1:  # an output with two such axes has no single index
                     continue
                 along = moved.any(axis=tuple([other for other in range(moved.ndim) if other != at[0]]))
                 for target in np.nonzero(along)[0]:
@@ -449,7 +451,7 @@ def _other(value: Array, ends: Ends, attempt: int) -> Array:
         return np.asarray(np.minimum(2 * least + 1 - value, min(high, 2.0**31))).astype(value.dtype)
     turn = np.cos(np.arange(value.size)).reshape(value.shape)
     move = 0.7 + 0.1 * turn if attempt == 0 else turn + np.copysign(0.1, turn)
-    if math.isfinite(high - low):  # so far along the interval, and round to its beginning
+    if math.isfinite(high - low):  # further along the interval, modulo its length
         return np.asarray(low + (value - low + move * (high - low)) % (high - low) if high > low else value)
     if low > -math.inf or high < math.inf:
         move = np.abs(move)

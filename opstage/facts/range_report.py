@@ -18,9 +18,9 @@ from ..ops.types import dtype_name
 
 Bounds: TypeAlias = "Mapping[str, tuple[float, float]]"
 _SHOWN = 8
-"""How many paths of inputs a message names."""
+"""The most paths of inputs that a message lists."""
 _MOST_TURNS = 6
-"""How often a program is read to find which signs its steps keep; then none is taken to stay."""
+"""The most passes over a program to find invariant signs; then none is assumed."""
 
 
 @final
@@ -75,9 +75,9 @@ def ranges_of(
         UsageError: `report` is not a report or has errors; bounds are invalid, or a pattern matches no input.
     """
     if not isinstance(report, Report):
-        raise UsageError(f"ranges_of takes the report of opstage.check or of report_of, not {a_type(report)}")
+        raise UsageError(f"ranges_of: argument report: expected one of check or report_of, got {a_type(report)}")
     if report.errors:
-        raise UsageError("a program with errors has no ranges; see the report's errors")
+        raise UsageError("ranges_of: argument report: expected one without errors. Fix report.errors first.")
     invariants = {} if initial else _signs(report.program, bounds or {})
     for turn in range(_MOST_TURNS):
         domain = range_domain(report.program, bounds, dtype, initial=initial, invariants=invariants)
@@ -196,10 +196,11 @@ def _of_no_input(pattern: str, program: CheckedProgram, of_claims: bool = False)
     """Return the error for a pattern without an input; it lists inputs before parameters."""
     known = [name for name in (*program.names[program.parameters :], *program.names[: program.parameters]) if name]
     more = f", and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-    what = "no input has" if not of_claims else "no input of the forward pass, which claims are about, has"
-    how = "" if not of_claims else "; leave it out, or ask for the ranges of the training step too: --ranges"
+    what = "inputs of the forward pass, which claims are about" if of_claims else "inputs"
+    how = " Leave it out, or add the ranges of the training step: --ranges." if of_claims else ""
     return UsageError(
-        f"{what} a path {pattern!r}{nearest(pattern, known)}; there are {', '.join(known[:_SHOWN])}{more}{how}"
+        f"bounds: {pattern!r} matches no input{nearest(pattern, known)}; "
+        f"{what}: {', '.join(known[:_SHOWN])}{more}.{how}"
     )
 
 
@@ -223,7 +224,7 @@ def unbounded_text(ranges: RangeReport) -> str:
     """Return the message about outputs that are not proved finite."""
     more = f", and {len(ranges.unbounded) - _SHOWN} more" if len(ranges.unbounded) > _SHOWN else ""
     names = ", ".join([path or "the output" for path in ranges.unbounded[:_SHOWN]])
-    return f"no bound is known of {names}{more}; declare the ranges of inputs, and the bounds of their sizes"
+    return f"no bound of {names}{more} is known; declare the ranges of inputs, and the bounds of their sizes"
 
 
 def _hidden(domain: Ranges, found: Mapping[Finding, int]) -> tuple[Finding, ...]:
@@ -254,5 +255,5 @@ def _checked(bounds: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float
         except (TypeError, ValueError):
             proper = False
         if not proper:
-            raise UsageError(f"the range of {pattern!r} is {ends!r}; expected (low, high) with low <= high")
+            raise UsageError(f"bounds: {pattern!r}: expected (low, high) with low <= high, got {ends!r}")
     return {pattern: (float(low), float(high)) for pattern, (low, high) in bounds.items()}

@@ -33,14 +33,14 @@ from .roofline import CountedOp, count_op, lowered_op, step_kernels
 
 _WORKING_SETS = (1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 _LOOP = 8000
-"""Elements of a vector in a loop that one thread runs by itself."""
+"""Elements of a vector in a loop of one thread."""
 _SHARED = 1 << 14
 """Elements of a vector in a loop that the threads share."""
 _REPEATED = 6
 _ROUNDS = 6
 _TURNS = 4
 _LEAST = 0.05
-"""The least fraction of a measured time that is left for its op when other measured times are subtracted."""
+"""The least fraction of a measured time that remains for its op after other measured times are subtracted."""
 
 _PINNING = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 VERSION = 7
@@ -70,12 +70,13 @@ def require_measurable(options: Options) -> None:
     """Raise UsageError unless kernels of these options can be measured on this machine's CPU."""
     if options.backend not in ("eager", "compiled") or options.device != "cpu":
         raise UsageError(
-            f"there is no calibration for backend {options.backend!r} on {options.device}: the CPU is measured on "
-            "backends eager and compiled; a GPU's times are predicted from published peaks, as in --on h100"
+            f"calibration of backend {options.backend!r} on {options.device} is not supported, only of eager and "
+            "compiled on the CPU. Predict a GPU's times from published peaks, as with --on h100."
         )
     if options.dtype == "exact":
         raise UsageError(
-            "there is no calibration for fractions, whose operations take as long as their numbers; use float32"
+            "calibration of dtype 'exact' is not supported: the time of an operation on fractions depends on their "
+            "numbers. Use float32."
         )
 
 
@@ -242,7 +243,7 @@ def _build_step(probe: Probe, options: Options) -> tuple[TimedStep, StepMemory]:
 def _measured(options: Options) -> _StepRates:
     """Return the fastest kernels of single ops in the steps of the probes, and the overheads of a step."""
     step, slope, update = _overheads(options)
-    extra = max(0.0, -slope)  # timing a kernel by itself may take longer than launching it
+    extra = max(0.0, -slope)  # timing single kernels may cost more than launching them
     fastest_of: dict[tuple[str, tuple[int, ...], int, int], float] = {}
     for probe in probes():
         for op, nbytes, seconds in _timed(_build_step(probe, options)[0]):

@@ -101,7 +101,7 @@ class Rates:
             }
             return cls(**known)
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"these are no rates of a device: {error}") from error
+            raise UsageError(f"Rates.from_data: argument data: expected the result of as_data: {error}") from error
 
 
 def hot_seconds(
@@ -158,7 +158,7 @@ def _interpolate(points: Sequence[tuple[int, float]], at: float) -> float:
     return points[-1][1]
 
 
-# Devices with published peak rates, to predict times on a device that was not measured --------------------------------
+# Devices with published peak rates, to predict times on a device without measurements ---------------------------------
 
 _LAUNCHES = "https://developer.nvidia.com/blog/cuda-graphs/"
 
@@ -192,7 +192,9 @@ class DeviceSheet:
         """
         kind = options.dtype if options.matmul_precision == "fp32" else options.matmul_precision
         if kind not in self.flops:
-            raise UsageError(f"device {self.name}: no peak is known for {kind}, only for {', '.join(self.flops)}")
+            raise UsageError(
+                f"device {self.name}: the peak for {kind} is unknown; known are those for {', '.join(self.flops)}"
+            )
         call = self.graph if options.backend == "compiled" else self.call
         bandwidths = ((1, self.bandwidth),)
         peak = self.flops[kind]
@@ -239,8 +241,8 @@ def find_device(word: str) -> tuple[DeviceSheet, str]:
         return _read(word), GIVEN
     known = ["cpu", *PUBLISHED_DEVICES]
     raise UsageError(
-        f"unknown device {word!r}{nearest(word, known)}; known are {', '.join(known)}, and a device of your own is "
-        "described by a TOML file: --on FILE.toml"
+        f"unknown device {word!r}{nearest(word, known)}; known are {', '.join(known)}. Describe another device in a "
+        "TOML file: --on FILE.toml."
     )
 
 
@@ -252,16 +254,16 @@ def _read(path: str) -> DeviceSheet:
             raise UsageError(f"{path}: unknown key {name!r}{nearest(name, names)}; expected {', '.join(names)}")
     missing = [name for name in names if name not in document]
     if missing:
-        raise UsageError(f"{path}: {', '.join(missing)} missing; a device has {', '.join(names)}")
+        raise UsageError(f"{path}: expected the keys {', '.join(names)}; missing: {', '.join(missing)}")
     peaks = document["flops"]
     if not isinstance(peaks, dict) or not peaks or not all(map(_is_positive, peaks.values())):
-        raise UsageError(f"{path}: flops is not a table of FLOPs a second, such as float32 = 67e12")
+        raise UsageError(f"{path}: flops: expected a table of FLOPs per second (float32 = 67e12), got {peaks!r}")
     for name in _NUMBERS:
         if not _is_positive(document[name]):
-            raise UsageError(f"{path}: {name} = {document[name]!r} is not a number above 0")
+            raise UsageError(f"{path}: {name}: expected a number above 0, got {document[name]!r}")
     for name in ("name", "source"):
         if not isinstance(document[name], str):
-            raise UsageError(f"{path}: {name} = {document[name]!r} is not a text")
+            raise UsageError(f"{path}: {name}: expected a string, got {document[name]!r}")
     return DeviceSheet(**{**document, "memory": int(document["memory"])})
 
 

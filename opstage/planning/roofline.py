@@ -219,7 +219,7 @@ def _compiled_kernel(
     if work.ops:
         e = _main(work.ops, ops)
         region, phase = region_names(e.region), phase_of(e.region, e.backward)
-    else:  # it adds up the partial sums of the loop before it
+    else:  # it sums the partial sums of the loop before it
         ops = (CountedOp("add", int(work.cost.flops)),)
         region, phase = (before.region, before.phase) if before is not None else ((), "forward")
     name = f"{work.name} ({work.detail})" if work.detail else work.name

@@ -53,7 +53,7 @@ def bounds(
         UnsupportedError: an op without bounds.
     """
     if method not in METHODS:
-        raise UsageError(f"method is one of {', '.join(map(repr, METHODS))}, not {method!r}")
+        raise UsageError(f"bounds: argument method: expected one of {', '.join(map(repr, METHODS))}, got {method!r}")
     options = options_of(options)
     require_plain_products(options)
     args = with_arrays(program, args)
@@ -70,11 +70,11 @@ def require_plain_products(options: Options) -> None:
     """Raise UsageError if products round more than their dtype does."""
     if options.matmul_precision != "fp32":
         raise UsageError(
-            f"bounds hold for products in full precision: set matmul_precision='fp32', not {options.matmul_precision!r}"
+            f"bounds of products in {options.matmul_precision} are not supported. Set matmul_precision='fp32'."
         )
 
 
-# Boxes given by users -------------------------------------------------------------------------------------------------
+# Boxes of users -------------------------------------------------------------------------------------------------------
 
 
 def declared_boxes(tree: Any, name: str) -> Any:
@@ -85,9 +85,9 @@ def declared_boxes(tree: Any, name: str) -> Any:
 def _spec_box(spec: Spec, name: str) -> Box:
     sizes = spec.entries
     if spec.range is None:
-        raise UsageError(f"argument {name}: {spec} declares no range; add one, such as range=(0, 1), or give a Box")
+        raise UsageError(f"argument {name}: expected a Spec with a range, got {spec}. Add range=(0, 1), or pass a Box.")
     if not all(str(size).isdecimal() for size in sizes):
-        raise UsageError(f"argument {name}: {spec} names sizes; bounds are those of tensors, with numbers for sizes")
+        raise UsageError(f"argument {name}: expected numbers for all sizes, got {spec}. Bounds are those of tensors.")
     shape, dtype = tuple(map(int, sizes)), as_dtype(spec.dtype or "float64")
     low, high = spec.range
     if dtype.kind == "i":
@@ -106,14 +106,14 @@ def outward(tree: Any, dtype: DType, name: str) -> Any:
 def _cast(box: Box, dtype: DType, name: str) -> Box:
     lower, upper = as_numpy(box.lower), as_numpy(box.upper)
     if lower.shape != upper.shape:
-        raise UsageError(f"argument {name}: the ends of a box are of one shape, not {lower.shape} and {upper.shape}")
+        raise UsageError(f"argument {name}: expected ends of a box with one shape, got {lower.shape} and {upper.shape}")
     if lower.dtype.kind not in "fiub" or upper.dtype.kind not in "fiub":
-        raise UsageError(f"argument {name}: the ends of a box hold numbers, not {lower.dtype} and {upper.dtype}")
+        raise UsageError(f"argument {name}: expected numbers as ends of a box, got {lower.dtype} and {upper.dtype}")
     bad = ~(lower <= upper)
     if bad.any():
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         raise UsageError(
-            f"argument {name}: a box has lower <= upper everywhere, but at {at} it is from {lower[at]} to {upper[at]}"
+            f"argument {name}: expected lower <= upper everywhere in a box, got {lower[at]} and {upper[at]} at {at}"
         )
     if lower.dtype.kind != "f" and upper.dtype.kind != "f":
         return Box(lower, upper)

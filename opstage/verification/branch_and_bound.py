@@ -33,12 +33,14 @@ Splits: TypeAlias = Literal["auto", "phases", "inputs"]
 SPLITS = ("auto", "phases", "inputs")
 _AT_ONCE = 256
 _NUMBERS = 1 << 20
-"""The most numbers of relus that are bounded at once."""
+"""The most elements of relus that are bounded at once."""
 _FEW_INPUTS = 8
-"""With no more inputs than these "auto" splits along inputs: a region costs several boxes, and saves fewer."""
+"""Up to this number of inputs "auto" splits along inputs: a region costs several boxes, and saves fewer."""
 _OPEN = 2
-"""With few inputs a region is split by a phase where no more are open than this many times its inputs: halves of a box
-close more of them."""
+"""With few inputs a region is split by a phase only if at most this many times its inputs are open.
+
+Halves of a box close more phases.
+"""
 _STEPS = (*[0.2] * 5, *[0.1] * 5, *[0.04] * 5, *[0.01] * 5, *[0.003] * 5)
 """The step sizes of an attack, in lengths of each side."""
 _OPTIONS = Options(dtype="float32")
@@ -110,7 +112,7 @@ def verify(
         SearchInterrupted: Ctrl-C; a KeyboardInterrupt with the result until then.
     """
     if splits not in SPLITS:
-        raise UsageError(f"splits is one of {', '.join(map(repr, SPLITS))}, not {splits!r}")
+        raise UsageError(f"verify: argument splits: expected one of {', '.join(map(repr, SPLITS))}, got {splits!r}")
     if most_boxes is not None:
         warnings.warn("verify: argument most_boxes is now max_boxes. Rename it.", DeprecationWarning, stacklevel=2)
         max_boxes = most_boxes if max_boxes is None else max_boxes
@@ -284,7 +286,7 @@ class _Search:
         width = upper - lower
         moves = np.abs(np.nan_to_num(np.asarray(slope, np.float64))) * width
         moves = np.where(moves.max(axis=1, keepdims=True) > 0, moves, width)
-        # a side far longer than the others is split in its turn, however flat the network is in the middle
+        # a side far longer than the others is split eventually, however flat the network is in the middle
         moves = np.maximum(moves, 1e-3 * moves.max(axis=1, keepdims=True) * width / width.max(axis=1, keepdims=True))
         axis = np.argmax(moves, axis=1)
         # in float32, so that both halves are boxes there without a gap
@@ -349,9 +351,9 @@ def as_row_network(model: Any) -> tuple[Network, int, int, Callable[[Any], Any]]
     """
     if len(model.inputs) != 1 or len(model.outputs) != 1 or model.state is not None:
         raise UsageError(
-            f"a model that is verified has one input and one output, and no running statistics; this one takes "
-            f"{', '.join(model.inputs) or 'nothing'} and gives {', '.join(model.outputs) or 'nothing'}; "
-            "name one of several outputs by --output, in Python onnx.load(outputs=[…])"
+            f"verify: expected a model with one input, one output and no running statistics, got inputs "
+            f"{', '.join(model.inputs) or 'none'} and outputs {', '.join(model.outputs) or 'none'}. Select one of "
+            "several outputs with --output, in Python onnx.load(outputs=[…])."
         )
     ((name, spec),) = model.inputs.items()
     shape = spec.shape
@@ -360,7 +362,8 @@ def as_row_network(model: Any) -> tuple[Network, int, int, Callable[[Any], Any]]
     batched = single or (bool(shape) and (not isinstance(shape[0], int) or shape[0] == 1))
     if not batched or any(not isinstance(size, int) for size in sizes):
         raise UsageError(
-            f"the input {name} is {shape}: the first size must be 1 or open, all others numbers; give them by --fixed"
+            f"verify: input {name}: expected a first size that is 1 or open, and numbers for all others, got {shape}. "
+            "Set them with --fixed."
         )
     count = int(np.prod(sizes))
     if not single and shape[0] == 1:

@@ -23,7 +23,7 @@ from . import outward
 
 Network: TypeAlias = Callable[[Any, Any, Any], Any]
 STEPS = 4
-"""How often slopes and prices are moved in a region."""
+"""The number of steps of slopes and prices in a region."""
 _OPTIMIZER = Adam(lr=0.2)
 _OPTIONS = Options(dtype="float32")
 _FLOAT32 = np.dtype(np.float32)
@@ -138,7 +138,7 @@ class RegionBounds:
             options=options,
         )
         found = np.where((least > most).any(axis=1, keepdims=True), np.inf, np.asarray(found, np.float64))
-        # where a line below is set for the first time, the one that is nearer
+        # when a line below is set for the first time, use the nearer one
         nearer = np.where(-least < most, np.float32(1), np.float32(0))
         slope = np.where(np.isinf(regions.least), nearer, regions.slope)
         head = (regions.lower, regions.upper, regions.sign)
@@ -167,7 +167,7 @@ class RegionBounds:
             run(self._with_slopes, free, self.params, every, box, regions.sign, options=options), np.float64
         )
         least, most, slope, price = free
-        # how far the bound rises, to first order, where one end of an operand moves to 0
+        # how far the bound rises, to first order, if one end of an operand moves to 0
         undecided = (least < 0) & (most > 0)
         with np.errstate(invalid="ignore"):
             gains = np.maximum(gradient[0] * least, 0) + np.maximum(gradient[1] * most, 0)

@@ -84,9 +84,9 @@ def read(path: Path) -> VnnProperty:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text in UTF-8") from None
+        raise UsageError(f"{path}: expected text in UTF-8") from None
     if size > MOST_BYTES:
-        raise UsageError(f"{path} has {size:,} bytes; a property has at most {MOST_BYTES:,}")
+        raise UsageError(f"{path}: expected at most {MOST_BYTES:,} bytes, got {size:,}")
     return parse(text, path.name)
 
 
@@ -124,7 +124,7 @@ def _nodes(text: str, reader: _PropertyReader) -> Iterator[Expression]:
                 yield node
         elif word:
             if not stack:
-                raise reader.error(line, f"{brief(word)} stands outside of any command")
+                raise reader.error(line, f"{brief(word)} is outside any command")
             stack[-1][1].append(Expression(line, word))
         line += text.count("\n", at, match.end())
         at = match.end()
@@ -154,11 +154,11 @@ class _PropertyReader:
             return self._clauses(parts[1])
         if head in ("set-logic", "check-sat", "get-model", "set-info", "set-option", "exit"):
             return None
-        raise self.error(node.line, f"{brief(head or '()')} is no command of VNN-LIB: declare-const and assert are")
+        raise self.error(node.line, f"expected a command declare-const or assert, got {brief(head or '()')}")
 
     def _declare(self, node: Expression, parts: Sequence[Expression]) -> None:
         if len(parts) != 3 or parts[2].word != "Real":
-            raise self.error(node.line, "a declaration reads (declare-const X_0 Real)")
+            raise self.error(node.line, "expected a declaration such as (declare-const X_0 Real)")
         kind, number = self._variable(parts[1])
         if number in self.declared[kind]:
             raise self.error(node.line, f"{kind}_{number} is declared twice")
@@ -168,7 +168,7 @@ class _PropertyReader:
         match = _VARIABLE.match(node.word)
         if match is None:
             raise self.error(
-                node.line, f"{brief(node.word or '(…)')} is no variable: inputs are X_0, … and outputs Y_0, …"
+                node.line, f"expected an input X_0, … or an output Y_0, …, got {brief(node.word or '(…)')}"
             )
         return match[1], int(match[2])
 
@@ -184,12 +184,14 @@ class _PropertyReader:
             below = self._difference(node, left, right)._replace(strict=strict)
             above = self._difference(node, right, left)._replace(strict=strict)
             return [[below, above]] if head == "=" else [[below if head in ("<=", "<") else above]]
-        raise self.error(node.line, f"{brief(head or node.word or '()')} is no condition: <=, >=, and, or are")
+        raise self.error(
+            node.line, f"expected a condition of <=, >=, <, >, =, and, or; got {brief(head or node.word or '()')}"
+        )
 
     def conjunction(self, node: Expression, parts: Sequence[_Clauses]) -> _Clauses:
         """Return the conjunction of parts, in disjunctive normal form."""
         if math.prod(len(part) for part in parts) > MOST_CASES:
-            raise self.error(node.line, f"it makes more than {MOST_CASES:,} cases, each a box of its own")
+            raise self.error(node.line, f"expected at most {MOST_CASES:,} cases, each with a separate box")
         return [[condition for clause in clauses for condition in clause] for clauses in product(*parts)]
 
     def _difference(self, node: Expression, left: LinearCondition, right: LinearCondition) -> LinearCondition:
@@ -218,9 +220,9 @@ class _PropertyReader:
         if head == "*" and len(terms) == 2:
             first, second = terms if not terms[0].factors else reversed(terms)
             if first.factors:
-                raise self.error(node.line, "a product of two variables is not linear")
+                raise self.error(node.line, "a product of two variables is not supported: terms are linear")
             return _scaled(second, first.constant)
-        raise self.error(node.line, f"{brief(head or '()')} is no term: numbers, variables, +, - and * are")
+        raise self.error(node.line, f"expected a term of numbers, variables, +, - and *; got {brief(head or '()')}")
 
     def _sum(self, node: Expression, terms: Sequence[LinearCondition]) -> LinearCondition:
         factors: dict[str, float] = {}
@@ -235,7 +237,7 @@ class _PropertyReader:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise self.error(node.line, f"{brief(node.word)} is neither a variable nor a finite number")
+            raise self.error(node.line, f"expected a variable or a finite number, got {brief(node.word)}")
         return value
 
     def property(self, clauses: _Clauses) -> VnnProperty:
@@ -245,7 +247,7 @@ class _PropertyReader:
             numbers = self.declared[kind]
             if not numbers or max(numbers) != len(numbers) - 1:
                 raise UsageError(
-                    f"{self.name}: the {name} {kind}_0, {kind}_1, … are declared without a gap, at least one"
+                    f"{self.name}: expected declarations of the {name} {kind}_0, {kind}_1, … without a gap"
                 )
             counts.append(len(numbers))
         return VnnProperty(
@@ -255,7 +257,7 @@ class _PropertyReader:
         )
 
     def _case(self, clause: Sequence[LinearCondition], inputs: int, outputs: int) -> UnsafeCase | None:
-        lows, highs = [(-math.inf, False)] * inputs, [(math.inf, True)] * inputs  # with whether open, closed
+        lows, highs = [(-math.inf, False)] * inputs, [(math.inf, True)] * inputs  # with flags: open, closed
         rows, limits, strict = [], [], []
         for condition in clause:
             factors = {name: factor for name, factor in condition.factors.items() if factor != 0}
@@ -275,17 +277,17 @@ class _PropertyReader:
                 limit = -condition.constant / factor
                 is_open = condition.strict
                 if Fraction(limit) * Fraction(factor) != -Fraction(condition.constant):
-                    # rounded outward, as the box must not be smaller than the exact one; beyond which the end lies
+                    # rounded outward, since the box must contain the exact one, so the end is open
                     limit, is_open = math.nextafter(limit, math.copysign(math.inf, factor)), True
                 if factor > 0:
                     highs[i] = min(highs[i], (limit, not is_open))
                 else:
                     lows[i] = max(lows[i], (limit, is_open))
             else:
-                raise self.error(condition.line, "a condition on an input bounds that input alone: inputs make a box")
+                raise self.error(condition.line, "a condition on an input and another variable is not supported")
         (lower, open_lower), (upper, closed) = (np.array(ends, float).T for ends in (lows, highs))
         for open_ in np.flatnonzero(np.isinf(lower) | np.isinf(upper)):
-            raise UsageError(f"{self.name}: the input X_{open_} has no bound from both sides")
+            raise UsageError(f"{self.name}: input X_{open_}: expected a bound from both sides")
         if ((lower > upper) | ((lower == upper) & ((open_lower > 0) | (closed == 0)))).any():
             return None
         numbers = np.array(rows).reshape(len(rows), outputs)

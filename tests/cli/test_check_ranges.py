@@ -40,7 +40,7 @@ def test_bounds_prove_it_safe(opstage: Command, net: str) -> None:
 
 
 STRICT = {
-    "an output without a bound": ("x * x", False, "no bound is known of output", ()),
+    "an output without a bound": ("x * x", False, "no bound of output is known", ()),
     "one that has a bound for all inputs": ("ops.softmax(x, axis=1)", True, "every number is finite", ()),
     "a declared range": ("x * x", True, "every number is finite", ("--bounds", "x: -1 1")),
     "a power": ("ops.power(x, x)", False, "sqrt-of-negative", ("--bounds", "x: -1 1")),
@@ -65,7 +65,7 @@ def test_what_is_not_proved_finite_is_an_error_if_strict(opstage: Command, net: 
     ("words", "message"),
     [
         (("--ranges", "--bounds", "x 0 1"), "expected a path and two numbers"),
-        (("--ranges", "--bounds", "z: 0 1"), "no input has a path 'z'"),
+        (("--ranges", "--bounds", "z: 0 1"), "bounds: 'z' matches no input"),
         (("--ranges", "--bounds", "x: 1 0"), "expected (low, high)"),
         (("--bounds", "x: 0 1"), "for --ranges, which is not given"),
         (("--range-dtype", "bfloat16"), "for --ranges, which is not given"),
@@ -96,7 +96,7 @@ def test_bounds_may_be_of_inputs_that_the_step_alone_has(
     Path("loss.py").write_text(LOSS)
     words = ["check", target, "--prove", "uses:x", "--bounds", "lr: 0 1"]
     code, out, err = opstage(*words, "--ranges")
-    assert "lr is in [0, 1], as is stated" in out, out + err
+    assert "lr is in [0, 1], as stated" in out, out + err
     code, out, err = opstage(*words)
     assert code == 2 and "which claims are about, has a path 'lr'" in out + err and "--ranges" in out + err
     code, out, err = opstage(*words[:-1], "nothing: 0 1", "--ranges")

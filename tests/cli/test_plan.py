@@ -81,10 +81,10 @@ def test_sizes_left_out_are_those_of_the_recipe(opstage: Command) -> None:
     ("text", "why"),
     [
         ("flops = 3", "missing"),
-        (DEVICE.replace("watts = 10", "watts = -1"), "watts = -1 is not a number above 0"),
+        (DEVICE.replace("watts = 10", "watts = -1"), "watts: expected a number above 0, got -1"),
         (DEVICE.replace("watts", "wats"), "unknown key 'wats' (did you mean 'watts'?)"),
-        (DEVICE.replace("float32", "float64"), "no peak is known for float32"),
-        (DEVICE.replace("= { float32 = 1e10 }", "= 1e10"), "not a table"),
+        (DEVICE.replace("float32", "float64"), "the peak for float32 is unknown"),
+        (DEVICE.replace("= { float32 = 1e10 }", "= 1e10"), "expected a table"),
         ("name = ", "not a TOML file"),
         ("flops = " + "[" * 9999, "not a TOML file: maximum recursion"),
     ],

@@ -30,14 +30,14 @@ def test_proofs_go_by_them() -> None:
     found = ranges_of(report, dtype="float16")
     (_, range_), *_ = found.outputs
     assert found.safe and range_.low <= 1 and np.e <= range_.high < 2.75
-    assert found.given == ("x is in [0, 1], as its Spec declares, to which runs are held",)
+    assert found.given == ("x is in [0, 1], as its Spec declares and runs check",)
     assert "as its Spec declares" in str(found)
     assert ranges_of(report.at(B=3), dtype="float16").given == found.given
 
 
 def test_a_bound_that_is_stated_takes_their_place() -> None:
     found = ranges_of(opstage.check(exponential, X), {"*": (0, 12)}, dtype="float16")
-    assert not found.safe and found.given == ("* is in [0, 12], as is stated",)
+    assert not found.safe and found.given == ("* is in [0, 12], as stated",)
 
 
 def test_the_ends_are_rounded_outward() -> None:
@@ -72,8 +72,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "of a mask": (lambda: Spec("B", "bool", range=(0, 1)), "a mask is True or False"),
     "text": (lambda: read_inputs(["x: B in [0, a]"]), "a range is two numbers"),
     "text without brackets": (lambda: read_inputs(["x: B in 0 1"]), "a range is two numbers"),
-    "box without one": (lambda: opstage.bounds(exponential, Spec("2 4")), "declares no range"),
-    "box with a name": (lambda: opstage.bounds(exponential, X), "names sizes"),
+    "box without one": (lambda: opstage.bounds(exponential, Spec("2 4")), "expected a Spec with a range"),
+    "box with a name": (lambda: opstage.bounds(exponential, X), "expected numbers for all sizes"),
 }
 
 
@@ -141,7 +141,7 @@ def test_the_shipped_classifiers_declare_their_labels() -> None:
         model = opstage.models.model(name)
         held = [tree for tree in (model.init, model.state) if tree is not None]
         found = ranges_of(opstage.check(model.forward, *held, *model.batch))
-        assert "y is in [0, 9], as its Spec declares, to which runs are held" in found.given
+        assert "y is in [0, 9], as its Spec declares and runs check" in found.given
 
 
 @pytest.mark.parametrize("method", ["interval", "crown"])

@@ -45,7 +45,7 @@ UNDECIDED = {
 
 def verdict(program: Program, twins: Twins) -> ClaimVerdict:
     report = opstage.check(program, *twins.specs, train=False, claims=[twins.claim])
-    assert len(report.claims) == 1 and "errors of its own" not in report.claims[0].reason, report
+    assert len(report.claims) == 1 and "the program has errors" not in report.claims[0].reason, report
     return report.claims[0]
 
 

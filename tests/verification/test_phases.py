@@ -183,7 +183,7 @@ def test_limits_are_kept_to() -> None:
     found = verify(network, params, unsafe, max_boxes=4, timeout=600)
     assert (found.outcome, found.boxes) == ("unknown", 4)
     assert verify(network, params, unsafe, timeout=0).outcome == "unknown"
-    with pytest.raises(UsageError, match="splits is one of 'auto', 'phases', 'inputs', not 'layers'"):
+    with pytest.raises(UsageError, match="argument splits: expected one of 'auto', 'phases', 'inputs', got 'layers'"):
         verify(network, params, unsafe, splits="layers")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="argument max_boxes: expected at least 1, got 0"):
         verify(network, params, unsafe, max_boxes=0)

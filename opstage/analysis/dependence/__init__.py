@@ -72,7 +72,7 @@ __all__ = ["FINITE_MASK", "MASKED_ROW", "Dependence", "Fact"]
 
 MASKED_ROW = "masked-row"
 FINITE_MASK = "finite-mask"
-_MASKING = -16.0  # a number from which on something is meant as a mask
+_MASKING = -16.0  # a number at and below this is meant as a mask
 
 
 class Nested(Domain[Fact]):
@@ -138,7 +138,7 @@ class Dependence(Nested):
         self.remarks: list[tuple[str, str]] = []
         self._bits = {name: 1 << i for i, name in enumerate(self.names)}
 
-    # What is known at first -------------------------------------------------------------------------------------------
+    # Initial facts ----------------------------------------------------------------------------------------------------
 
     @override
     def source(self, name: str, type: TensorType) -> Fact:
@@ -283,7 +283,7 @@ class Dependence(Nested):
     def finite_mask(self, value: float, call: OpCall) -> None:
         """Record that a finite mask is not proved to hide what it masks."""
         known = "".join(f", and these are in {each}" for each in call.known.get("ranges", ()) if not each.bounded)
-        text = f"a mask of {value:g} is a finite number, which hides what it masks only where the scores have bounds"
+        text = f"a mask of {value:g} is a finite number, which hides masked scores only if the scores have bounds"
         self.remarks.append((FINITE_MASK, f"{text}{known}"))
 
 
@@ -300,8 +300,8 @@ def _own_limits(dtype: DType) -> FloatLimits:
 def _whole(level: ValueRange) -> str:
     """Return the remark about a row that is fully masked."""
     if level.high == -math.inf:
-        return "a row of the scores is -inf as a whole"
-    return f"a row of the scores is masked as a whole, by {level.high:.6g}: its softmax weighs all that is masked alike"
+        return "a row of the scores is entirely -inf"
+    return f"a row of the scores is entirely masked, by {level.high:.6g}: its softmax weighs all positions equally"
 
 
 def _is_tied(size: Dim, dim: Dim) -> bool:
@@ -312,7 +312,7 @@ def _is_tied(size: Dim, dim: Dim) -> bool:
     return not names[0].isdisjoint(names[1]) or equal_proved(size, dim)
 
 
-# Arrays that a program holds: numbers that fill all but a band or a block of them, as masks do ------------------------
+# Constant arrays: numbers that fill all but a band or a block of them, as in masks ------------------------------------
 
 _MOST_ELEMENTS = 1 << 24
 _MOST_AXES = 4
@@ -359,7 +359,7 @@ def _around(mask: npt.NDArray[np.bool_], first: int) -> Region | None:
     return region(*differences) if differences else None
 
 
-# Rules by which ops read, by primitive; pointwise ops have one rule by their kind -------------------------------------
+# Transfer rules by primitive; pointwise ops share one rule by their kind ----------------------------------------------
 
 
 def _plane(call: OpCall) -> tuple[int, ...]:
@@ -388,7 +388,7 @@ Dependence.rules = {
     CONV_TRANSPOSE: convolve(transposed=True),
     **dict.fromkeys((MAX_POOL, AVG_POOL), pool),
     **dict.fromkeys((AVG_POOL_GRAD, MAX_POOL_SCATTER, MAX_POOL_GATHER), mixes(_plane)),
-    # the axis, and the one of real and imaginary parts
+    # the axis, and that of the real and imaginary parts
     **dict.fromkeys((FFT, IRFFT), mixes(lambda call: (call.static["axis"], -1))),
     RFFT: mixes(lambda call: (call.static["axis"],)),
     **dict.fromkeys(_FACTORED, mixes(lambda call: (-2, -1))),

@@ -117,7 +117,7 @@ def reshaped(fact: Fact, shape: Shape) -> Fact:
     pending: list[tuple[int, Dim]] = [(start + i, size) for i, size in enumerate(sizes)]
     axes: list[Shape] = []
     at = start
-    halves: dict[int, list[tuple[int, Dim]]] = {}  # of an old index, the new ones that it became
+    halves: dict[int, list[tuple[int, Dim]]] = {}  # by old index: its new indices
     lost = False
     grounded: list[int] = []
     for size in shape:
@@ -149,13 +149,13 @@ def reshaped(fact: Fact, shape: Shape) -> Fact:
             halves.setdefault(index, []).append((at + len(made), taken))
             made.append(taken)
             rest = 1
-        if lost:  # what went into this axis or a later one did not line up
+        if lost:  # the factors of this axis and of later ones did not line up
             halves = {i: kept for i, parts in halves.items() if (kept := [p for p in parts if p[0] < at])}
             made = [size]
         axes.append(tuple(made) or (1,))
         at += len(axes[-1])
     if lost:
-        # What was placed so far, of axes that came out even, is kept; the rest is lost with the axes that follow.
+        # Indices of complete axes so far stay; the others are lost with the axes that follow.
         return _partly(fact, tuple(axes), halves, number)
     grounded += [index for index, _ in pending]
     for index, parts in halves.items():
@@ -171,7 +171,7 @@ def _partly(
 ) -> Fact:
     """Return the fact of a reshape of which only some leading axes line up."""
     whole = {index: parts[0][0] for index, parts in halves.items() if len(parts) == 1}
-    # An index is kept if all of it went into axes that came out even.
+    # An index stays if it lies entirely in complete axes.
     sizes = fact.sizes
     even: dict[int, int] = {}
     flat = [size for axis in axes for size in axis]
@@ -195,14 +195,13 @@ def _placed(
     return left._replace(value=_split(fact.value, number, split))
 
 
-# Values that are functions of indices, as far as their dtype holds them: integers wrap, floats are rounded ------------
+# Values that are functions of indices, as far as their dtype represents them: integers wrap, floats are rounded -------
 
 EXACT_INDICES: Final = (
-    "positions along axes of named sizes, and what is computed from them, are numbers that their dtype holds (below "
-    "2**24 in float32)"
+    "positions along axes of named sizes, and numbers computed from them, fit their dtype (below 2**24 in float32)"
 )
 _SMALL = 2**31
-"""Numbers that times a size, which is below it as well, are below what 8 bytes hold of integers."""
+"""Products of smaller numbers with a size, which is below it as well, fit integers of 8 bytes."""
 
 
 def representable(domain: Dependence, value: Affine | None, sizes: Sequence[Dim], dtype: DType) -> Affine | None:

@@ -66,8 +66,8 @@ _ABSORBING: Final[Mapping[Primitive, Sequence[Absorbing]]] = {
     logic.LOGICAL_AND: _either(False, False, ()),
 }
 FINITE = (
-    "what masks multiply by zero, or add to -inf, is finite (0 * inf and inf - inf are nan), and no masked weight is "
-    "divided by zero"
+    "operands that masks multiply by zero, or add to -inf, are finite (0 * inf and inf - inf are nan), and masked "
+    "weights are not divided by zero"
 )
 
 
@@ -90,7 +90,7 @@ def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequen
     return [merge_reads(Fact(first.outer, first.axes, outside=outside, value=value), facts)] * len(call.outputs)
 
 
-# Numbers ------------------------------------------------------------------------------------------------------------
+# Numbers --------------------------------------------------------------------------------------------------------------
 
 
 def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Value, Region]:
@@ -130,7 +130,7 @@ def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Val
 
 
 _SHIFTS: Final = frozenset({elementwise.ADD, elementwise.SUB})
-"""Ops by which a mask of finite numbers is put on scores."""
+"""Ops that apply a finite mask to scores."""
 
 
 def absorbed(rule: Absorbing, facts: Sequence[Fact]) -> Region:
@@ -182,6 +182,6 @@ def _computed(primitive: Primitive, static: _Static, dtypes: tuple[DType, ...], 
         with np.errstate(all="ignore"):
             refs = tuple([ops.const(np.array([v], dtype), dtype=dtype) for v, dtype in zip(values, dtypes)])
             found = np.asarray(ops.get(ops.bind(primitive, refs, dict(static))[0]))[0].item()
-    except Exception:  # the op refuses the number, which says nothing of its results
+    except Exception:  # the op refuses the number, so its result is unknown
         return None
     return number(found)

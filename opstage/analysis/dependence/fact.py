@@ -95,7 +95,7 @@ def value_indices(value: Position | None) -> set[int]:
 
 
 Value: TypeAlias = bool | int | float
-"""A number that an element is; 0.0 and -0.0 count as one, and so do all nans, of which `NAN` stands for each."""
+"""A number of an element; 0.0 and -0.0 count as one, and so do all nans, which `NAN` represents."""
 
 NAN: Final = math.nan
 
@@ -275,7 +275,7 @@ def _eliminate(
             above[b] = c
         elif b == index and a not in gone:
             below[a] = -c
-    # By preference an index that ends what is read, on either side, then a number that does, then one that starts it.
+    # Prefer an index with both ends or an upper one, then an upper bound by a number, then a lower one.
     candidates = sorted({*above, *below}, key=lambda i: (i not in above, i == NONE, i not in below, i))
     if NONE in candidates and NONE not in above:
         candidates.remove(NONE)

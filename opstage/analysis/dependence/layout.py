@@ -146,7 +146,7 @@ def pad(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fac
             continue
         fact = with_one_index(fact, axis, old)
         index = fact.at(axis)
-        if between:  # what lies between entries moves them apart, by a factor that no span has
+        if between:  # interior padding moves entries apart, by a factor that no span expresses
             fact = resized(reduce_indices(fact, [index]), axis, new)
             fact = fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v is filled or v == filled]))
             continue
@@ -238,7 +238,7 @@ def _concat_values(parts: Sequence[Fact], axis: int, call: OpCall) -> Position |
     return Columns(parts[0].at(axis), tuple(found)) if len(found) == size else None
 
 
-# What is made of no tensor ------------------------------------------------------------------------------------------
+# Ops without operands -------------------------------------------------------------------------------------------------
 
 
 def full(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -268,7 +268,7 @@ def draw(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fa
     return [domain.top(call.outputs[0], facts)]
 
 
-# Rows read at indices, and added to them ------------------------------------------------------------------------------
+# Gather and scatter of rows -------------------------------------------------------------------------------------------
 
 
 def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -296,7 +296,7 @@ def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequ
         ]
         outside = tuple([(v, renumber(where, {**number, row: to})) for v, where in own])
     whole = anywhere.whole if near is None else x.whole
-    if call.static["mode"] == "zero":  # a row that is not there reads as zeros
+    if call.static["mode"] == "zero":  # a row out of range reads as zeros
         outside = tuple([(v, where) for v, where in outside if v == 0])
     read = _gather_value(facts[0], value, row, number) if call.static["mode"] == "raise" else None
     found = Fact(idx.outer, axes, (), whole or idx.whole, x.inputs | idx.inputs, outside, read)
@@ -375,7 +375,7 @@ def _gather_split_rows(x: Fact, idx: Fact) -> Fact | None:
     value = _leading(idx.value, sizes)
     if len(rows) < 2 or value is None or not value.terms or len(value.terms) > len(rows):
         return None
-    if len(value.terms) < len(rows):  # anywhere along the last of them
+    if len(value.terms) < len(rows):  # any place along the last of them
         x = reduce_indices(x, rows[len(value.terms) :])
         rows = rows[: len(value.terms)]
     ahead, start = sum(map(len, idx.axes)), len(x.outer)

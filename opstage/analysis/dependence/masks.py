@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 Level: TypeAlias = tuple[ValueRange, Region]
-"""Outside of the region all elements are in the range."""
+"""All elements outside the region are in the range."""
 
 
 def collect_levels(levels: Fact, numbers: Fact) -> list[Level]:
@@ -65,7 +65,7 @@ def _candidates(sizes: Sequence[Dim], where: Region, index: int) -> Iterator[tup
         yield NONE, 0
         yield NONE, sizes[index] - 1
     for d in [d for part in where for d in part if index in d[:2]]:
-        # The first place past the end of what is in the region, and the other index itself.
+        # The first place past the end of the region, and the place of the other index itself.
         base, past = (d.b, d.c + 1) if d.a == index else (d.a, -d.c - 1)
         for ahead in (past, 0):
             last = ahead if base == NONE else sizes[base] - 1 + ahead
@@ -102,12 +102,13 @@ def misses_a_row(sizes: Sequence[Dim], where: Region, gone: Sequence[int]) -> bo
     return False
 
 
-# Masks of finite numbers: what is hidden by being far below what is kept ----------------------------------------------
+# Finite masks: elements far below the unmasked ones are hidden --------------------------------------------------------
 
 _BASES = {elementwise.EXP: math.e, transcendental.EXP2: 2.0}
 _BELOW = 8.0
-"""By what factor the least positive number is above a power that is 0: where results are rounded to nearest, where they
-are flushed to 0 below the normal numbers, and where an exponential is off by a good part of the last place."""
+"""The factor by which a power that counts as 0 is below the least positive number. It covers rounding to nearest,
+flushing below the normal numbers, and the error of an exponential.
+"""
 
 VANISHING = "an exponential is 0 where it is less than an eighth of the dtype's least positive number"
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from . import Dependence
 
 
-# Functions of indices: their sums and multiples, and where they are at most a number ----------------------------------
+# Functions of indices: their sums and multiples, and regions in which they are at most a number -----------------------
 
 
 def plus(x: Affine | None, y: Affine | None, sign: int = 1) -> Affine | None:
@@ -85,11 +85,11 @@ def above(value: Affine, distance: Dim) -> Region:
     return at_most(negative, -distance)
 
 
-# Values that are functions of the indices, and values that two such functions enclose, as positions cut off are -------
+# Values that are functions of the indices, or lie between two of them, as clamped positions do ------------------------
 
 
 Ends: TypeAlias = tuple[Affine, Affine]
-"""The least and the most of a value, which are one function where it is known."""
+"""The least and the largest value; one function if it is exact."""
 Function: TypeAlias = "Callable[[OpCall, Sequence[Position | None], Sequence[Dim]], Position | None]"
 """(call, values of the operands, sizes of the indices) -> the value of the result."""
 
@@ -258,7 +258,7 @@ def _most(value: Affine | None, sizes: Sequence[Dim]) -> Dim | None:
 
 
 _STRICT: Final[Mapping[Primitive, int | None]] = {logic.LESS: 1, logic.LESS_EQUAL: 0, logic.EQUAL: None}
-"""By how much x is at least below y where x < y."""
+"""The least difference y - x where the comparison holds."""
 
 _FUNCTIONS: Final[Mapping[Primitive, Function]] = {
     elementwise.ADD: of_ends(lambda call, sizes, x, y: _sum(x, y)),

@@ -169,7 +169,7 @@ def _stretched(parts: Sequence[Fact], shape: Shape, mixed: Sequence[int]) -> Fac
     first, rank = parts[0], len(parts[0].axes)
     kept = [axis for axis in range(rank) if axis not in mixed] if len(shape) == rank else list(range(min(mixed)))
     cuts = tuple([first.axes[axis] if axis in kept else (size,) for axis, size in enumerate(shape)])
-    # The axes that are kept stand in the same places, each made of as many indices as before.
+    # The axes of the result stay in place, each with as many indices as before.
     found, gone = Fact(first.outer, cuts), [i for axis in range(rank) if axis not in kept for i in first.indices(axis)]
     number = {i: i for i in range(len(first.outer))}
     for axis in kept:
@@ -215,7 +215,7 @@ def convolve(transposed: bool) -> Rule:
         reach = [(size - 1) * d for size, d in zip(call.inputs[0].shape[2:], static["dilation"])]
         found = drop_axes(x, (channels,), keepdims=True)
         if transposed:
-            # With a stride an element reads cells that are a quotient of its index, which no span says.
+            # With a stride an element reads cells at a quotient of its index, which no span expresses.
             strided = [channels + 1 + i for i, step in enumerate(static["stride"]) if step != 1]
             found = drop_axes(found, strided, keepdims=True)
             before = [cells - padding for cells, padding in zip(reach, static["padding"])]

@@ -15,7 +15,7 @@ from ...ops.dims import UNKNOWN, Dim, DimExpr, DimFloat, Verdict, at_most, equal
 from ...ops.dims.polynomial import variable
 from ...ops.dims.radicals import Opaque
 
-# Relations of sizes, asked so that numbers cost nothing; an unproved relation is not used -----------------------------
+# Relations of sizes, without a cost for numbers; unproved relations are not used --------------------------------------
 
 
 def same(a: Dim, b: Dim) -> bool:
@@ -181,7 +181,7 @@ def _conjunction(differences: Iterable[Difference]) -> Conjunction | None:
                 return None
             continue
         if b != NONE and a == NONE and at_most_proved(0, c):
-            continue  # -i_b <= c says nothing
+            continue  # -i_b <= c always holds
         if b == NONE and at_most_proved(c, -1):
             return None
         bounds = least.setdefault((a, b), [])
@@ -214,7 +214,7 @@ def without(x: Region, indices: Collection[int]) -> Region:
         return x
     parts = []
     for part in x:
-        # That of i >= 0: what is said of an index says as much of the number 0.
+        # By i >= 0, a bound of an index also bounds the number 0.
         grounded = [*part, *[Difference(NONE, i, 0) for i in indices]]
         more = [Difference(p.a, q.b, p.c + q.c) for p in grounded for q in grounded if p.b == q.a and p.b in indices]
         every = [*closed(part), *more]
@@ -245,7 +245,7 @@ def in_sizes(x: Region, sizes: Sequence[Dim]) -> Region:
     parts: list[Conjunction | None] = []
     for part in x:
         if any(d.b != NONE and at_most_proved(d.c, -sizes[d.b]) for d in part):
-            continue  # i_b would have to be its size at least
+            continue  # i_b would be at least its size
         parts.append(_conjunction([d for d in part if d.a == NONE or not at_most_proved(sizes[d.a] - 1, d.c)]))
     return _union(parts)
 

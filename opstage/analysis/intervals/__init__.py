@@ -45,7 +45,7 @@ def bound_leaves(
         lower, upper = ops.adopt(leaf.lower), ops.adopt(leaf.upper)
         low, high = (TensorType(end.shape, end.dtype) for end in (lower, upper))
         if low != high:
-            raise ShapeError(f"the ends of a box are of one type, but lower is {low} and upper is {high}", op="bounds")
+            raise ShapeError(f"expected ends of a box with one type, got lower {low} and upper {high}", op="bounds")
         return box(lower, upper)
 
     return run_closed(wrapper, f, *[map_boxes(operand, tree) for tree in trees], leaked=_LEAKED)
@@ -79,7 +79,7 @@ for _family in _FAMILIES:
     RULES |= _family.RULES
 
 EXACT: frozenset[Primitive] = frozenset().union(*[getattr(family, "EXACT", ()) for family in _FAMILIES])
-"""Ops whose results are elements of their operands, or decided by them, without rounding: of points they are points."""
+"""Ops whose results are elements of their operands, or decided by them, without rounding: points give points."""
 
 OPEN_INTEGERS: frozenset[Primitive] = control.OPEN_INTEGERS | reduction.OPEN_INTEGERS
-"""Ops whose rules take integers and masks that are no points."""
+"""Ops whose rules accept integers and masks that are not points."""

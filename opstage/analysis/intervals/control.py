@@ -138,7 +138,7 @@ def _linear_recurrence(bounds: Intervals[Any], refs: Refs, static: Static) -> Re
 
 
 def _while(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-    raise bounds.refusal(WHILE, "a loop whose length the values decide")
+    raise bounds.refusal(WHILE, ", a loop whose length depends on values,")
 
 
 # Masks: the lower end is True where one certainly holds, the upper end where it may hold ------------------------------

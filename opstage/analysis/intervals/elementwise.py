@@ -238,11 +238,12 @@ VALLEYS: dict[Primitive, Callable[[Static], Valley]] = {
     ),
 }
 FACTOR_ERRORS: dict[Primitive, float] = {GELU: 4, SILU: 4, MISH: 8, HARDSWISH: 8}
-"""How far a kernel may be off, in ulps of the operand: each is x times a factor of at most about 1.
+"""The error of a kernel in ulps of the operand: each is x times a factor of at most about 1.
 
-That of gelu is ½·(1 + t). t = tanh(u), or erf(u), is off by 4 ulps of itself, and by t'(u)·u times the 2.5 roundings
-of u: together by at most 4.4, which is at u = 1.5; the sum rounds by 1, and the products by 1 of x: 3.7 in all. Silu's
-is a sigmoid, off by s·(1 + 4·(1 - s)) <= 1.6, and a product. Mish's is a tanh of a softplus, off by 8 ulps of itself.
+The factor of gelu is ½·(1 + t). The error of t = tanh(u), or erf(u), is 4 ulps of itself, and t'(u)·u times the 2.5
+roundings of u: together at most 4.4, at u = 1.5. The sum rounds by 1, and the products by 1 of x: 3.7 in all. The
+factor of silu is a sigmoid, off by s·(1 + 4·(1 - s)) <= 1.6, and a product follows. The factor of mish is a tanh of a
+softplus, off by 8 ulps of itself.
 """
 
 
@@ -277,10 +278,10 @@ def _relu_grad(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     return (bounds.between(lower, upper),)
 
 
-# Sine and cosine: ends of the operand, or 1 and -1 where a crest or a trough lies between -----------------------------
+# Sine and cosine: ends of the operand, or 1 and -1 if a crest or a trough lies between them ---------------------------
 
 WAVE_ERROR = 4
-"""How far a kernel may be off, in ulps of 1."""
+"""The error of a kernel, in ulps of 1."""
 
 
 def _holds(ops: Any, x: Interval[Any], place: float) -> Any:
@@ -305,7 +306,7 @@ def _wave(primitive: Primitive, crest: float) -> Callable[..., Refs]:
             down(ops, ops.minimum(first, last), WAVE_ERROR, of=one),
             up(ops, ops.maximum(first, last), WAVE_ERROR, of=one),
         )
-        # inf has a sine of nan, which stays: it is added
+        # inf has a sine of nan, which the sum keeps
         unknown = ops.sub(ops.add(first, last), ops.add(first, last))
         lower = ops.select(_holds(ops, x, crest + math.pi), ops.neg(one), ops.maximum(lower, -1.0))
         upper = ops.select(_holds(ops, x, crest), one, ops.minimum(upper, 1.0))
@@ -314,7 +315,7 @@ def _wave(primitive: Primitive, crest: float) -> Callable[..., Refs]:
     return rule
 
 
-# Functions that only rise, or only fall: the ends of the result are those of the operand, rounded ---------------------
+# Monotone functions: the ends of the result are those of the operand, rounded -----------------------------------------
 
 
 class KernelError(NamedTuple):
@@ -341,7 +342,7 @@ KERNEL_ERRORS: dict[Primitive, KernelError] = {
     HARDSIGMOID: KernelError(6, absolute=True),
     SOFTSHRINK: KernelError(2, absolute=True),
 }
-"""They are held by tests against exact values, on each interpreter, and leave room for those of a GPU."""
+"""Tests check them against exact values, on each interpreter; they leave room for those of a GPU."""
 
 
 def _bounded(primitive: Primitive, kind: Monotone, kernel: KernelError) -> Callable[..., tuple[Interval[Any]]]:
@@ -356,7 +357,7 @@ def _bounded(primitive: Primitive, kind: Monotone, kernel: KernelError) -> Calla
         if kernel.ulps == 0:
             return (bounds.between(lower, upper),)
         lower, upper = _rounded(ops, kind, kernel, x, lower, upper)
-        if primitive is SCALE:  # a product of what is not negative is not negative, however small
+        if primitive is SCALE:  # a product of nonnegative numbers is nonnegative, however small
             lower, upper = _of_one_sign(ops, first, last, lower, upper, static["c"])
         return (bounds.between(lower, upper),)
 
@@ -371,7 +372,7 @@ def _rounded(
         size = ops.maximum(ops.maximum(ops.abs(x.lower), ops.abs(x.upper)), 1.0)
         size = ops.maximum(size, ops.maximum(ops.abs(lower), ops.abs(upper)))
     lower, upper = down(ops, lower, kernel.ulps, of=size), up(ops, upper, kernel.ulps, of=size)
-    # limits that the dtype does not hold, as those of atan, may be rounded inward
+    # limits that the dtype does not represent, such as those of atan, may be rounded inward
     if kind.least.is_integer():
         lower = ops.maximum(lower, kind.least)
     if kind.greatest.is_integer():

@@ -114,7 +114,7 @@ class Intervals(Wrapper[Interval[R], R]):
             if not layout and primitive not in OPEN_INTEGERS:
                 for r in refs:
                     if not r.point and not is_float(r.dtype):
-                        raise self.refusal(primitive, f"an operand of dtype {r.dtype} that the box leaves open")
+                        raise self.refusal(primitive, f" for an operand of dtype {r.dtype} that the box leaves open")
             rule = RULES.get(primitive)
             if rule is not None:
                 found: Sequence[Interval[R]] | None = bounds_at_once(self, primitive, refs, static, rule)
@@ -122,7 +122,7 @@ class Intervals(Wrapper[Interval[R], R]):
             if layout:
                 return self.at_ends(primitive, refs, static)
         if primitive.decomposition is None or Effect.EXTERNAL in primitive.effects:
-            raise self.refusal(primitive, "it")
+            raise self.refusal(primitive)
 
         def by_parts(bounds: Intervals[R], refs: tuple[Interval[R], ...], static: Static) -> tuple[Interval[R], ...]:
             return bounds.decompose(primitive, refs, static)
@@ -137,11 +137,11 @@ class Intervals(Wrapper[Interval[R], R]):
         uppers = self.inner.bind(primitive, tuple([r.upper for r in refs]), static)
         return tuple([self.between(low, high) for low, high in zip(lowers, uppers)])
 
-    def refusal(self, primitive: Primitive, what: str) -> UnsupportedError:
-        """Return the error for an op, or for one of its operands `what`, without bounds."""
+    def refusal(self, primitive: Primitive, what: str = "") -> UnsupportedError:
+        """Return the error for an op without bounds; `what` follows its name."""
         return UnsupportedError(
-            f"there are no bounds of {primitive} for {what}: it has no rule in analysis/intervals, and is made of "
-            "no ops that have; bound the part of the program before it",
+            f"bounds of {primitive}{what} are not supported: neither it nor its decomposition has a rule in "
+            "analysis/intervals. Bound the part of the program before it.",
             op=primitive.name,
             region=self.cursor.region.name,
         )
@@ -158,7 +158,7 @@ def rising(primitive: Primitive) -> Callable[..., tuple[Interval[Any], ...]]:
 EPS = {FLOAT32: 2.0**-23, FLOAT64: 2.0**-52}
 """The distance from 1 to the next number; half of it is the unit roundoff u."""
 TINY = {FLOAT32: 2.0**-124, FLOAT64: 2.0**-1020}
-"""More than the smallest normal number: what underflow may lose."""
+"""More than the smallest normal number: the loss of an underflow."""
 
 
 def machine_epsilon(dtype: DType) -> float:
@@ -168,7 +168,7 @@ def machine_epsilon(dtype: DType) -> float:
         UnsupportedError: the rounding of the dtype is not known.
     """
     if dtype not in EPS:
-        raise UnsupportedError(f"bounds are computed in float32 or float64, not in {dtype_name(dtype)}")
+        raise UnsupportedError(f"bounds in {dtype_name(dtype)} are not supported. Use float32 or float64.")
     return EPS[dtype]
 
 
@@ -182,7 +182,9 @@ def gamma(dtype: DType, terms: int, more: int = 4) -> float:
     """
     n = (terms + more) * machine_epsilon(dtype) / 2
     if n >= 0.25:
-        raise UnsupportedError(f"a sum of {terms} terms has no useful bound in {dtype_name(dtype)}; use float64")
+        raise UnsupportedError(
+            f"bounds of a sum of {terms} terms are not supported in {dtype_name(dtype)}. Use float64."
+        )
     return n / (1 - n)
 
 
@@ -210,7 +212,7 @@ def overflow(ops: Any, size: Any, factor: float = 1.0) -> Any:
 
 def rounded_ends(ops: Any, lower: Any, upper: Any) -> tuple[Any, Any]:
     """Return the ends of an interval; nan for one from -inf to inf, whose value may be nan."""
-    both = ops.add(ops.scale(lower, c=0.5), ops.scale(upper, c=0.5))  # nan for -inf + inf, and where an end is
+    both = ops.add(ops.scale(lower, c=0.5), ops.scale(upper, c=0.5))  # nan for -inf + inf, and if an end is nan
     known = ops.equal(both, both)
     return ops.select(known, lower, both), ops.select(known, upper, both)
 
@@ -221,7 +223,7 @@ def rounded_ends(ops: Any, lower: Any, upper: Any) -> tuple[Any, Any]:
 Rule: TypeAlias = "Callable[[Intervals[Any], tuple[Interval[Any], ...], Static], Sequence[Interval[Any]]]"
 
 _LEAST_SIZE = 1 << 12
-"""Elements of the largest operand; for fewer no interpreter fuses, and so nothing is traced."""
+"""Elements of the largest operand; no interpreter fuses fewer, so nothing is traced."""
 
 
 def by_one_kernel(
@@ -243,7 +245,7 @@ def bounds_at_once(
         return None
     apart = list({id(ref): ref for ref in refs}.values())
     places = {id(ref): at for at, ref in enumerate(apart)}
-    operands = tuple([places[id(ref)] for ref in refs])  # a rule may ask which of them are one ref
+    operands = tuple([places[id(ref)] for ref in refs])  # a rule may compare operands by identity
     points = tuple([ref.point for ref in apart])
 
     def program(tracer: Tracer[Any], ends: Sequence[Variable]) -> tuple[list[Variable], tuple[bool, ...]]:

@@ -115,7 +115,7 @@ def _smooth_max_pool(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs
 # Normalised exponentials: element i rises in x_i and falls in every other -------------------------------------------
 
 _DEEPEST = 800
-"""More than the exponent at which exp underflows in float64: its argument is off by at most that many ulps of 1."""
+"""More than the exponent at which exp underflows in float64: the argument is off by at most that many ulps of 1."""
 
 
 class _Exponentials(NamedTuple):
@@ -219,7 +219,7 @@ PRODUCT_TERMS: dict[Primitive, Callable[[Any, Any], Any]] = {
     CONV_TRANSPOSE: lambda a, b: a.shape[0] * prod(a.shape[2:]),
     CONV_KERNEL_GRAD: lambda a, b: prod(b.shape),
 }
-"""How many products there are at most in an element of the result, by the two operands."""
+"""The largest number of products in an element of the result, by the two operands."""
 
 
 class _Errors(NamedTuple):
@@ -249,7 +249,7 @@ def _middle(ops: Any, low: Any, high: Any) -> Any:
     return ops.scale(ops.add(low, high), c=0.5)
 
 
-# Parts of the rule between products, each computed by one kernel where there is one: (ops, errors, *refs) -> refs
+# Parts of the rule between products, each by one kernel if possible: (ops, errors, *refs) -> refs
 
 
 def _size(ops: Any, errors: _Errors, x: Any) -> Sequence[Any]:
@@ -387,7 +387,7 @@ def _biased(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     return _with_residuals(bounds, weighted(bounds, scores, v, tuple(mask), static["causal"]), q, v)
 
 
-# Sums of elements, with factors that are not negative: each end is the sum of ends, less its rounding -----------------
+# Sums of elements, with nonnegative factors: each end is the sum of ends, less its rounding ---------------------------
 
 
 SUM_TERMS: dict[Primitive, Callable[[Refs, Static], Any]] = {
@@ -401,7 +401,7 @@ SUM_TERMS: dict[Primitive, Callable[[Refs, Static], Any]] = {
     SCATTER_ADD_ROWS: lambda refs, static: prod(refs[2].shape) + 1,
     SCATTER_ADD_VEC: lambda refs, static: prod(refs[2].shape) + 1,
 }
-"""How many terms there are at most in an element of the result."""
+"""The largest number of terms in an element of the result."""
 
 GATHERS = (GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC, MAX_POOL_GATHER)
 

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 __all__ = ["ANYTHING", "RangeRemark", "Ranges", "ValueRange", "float_limits", "input_bounds", "matches"]
 
 ASSUMPTIONS = (
-    "inputs without a declared range are finite, and sums and products of what has no known bound do not overflow",
+    "inputs without a declared range are finite, and sums and products of unbounded numbers do not overflow",
     "the rounding of a sum of n numbers is at most 1/64 of the sum of their sizes",
 )
 """The assumptions of every range."""
 
 INITIAL = (
-    "parameters, state and what the optimizer keeps are as at initialisation, whatever the seed: nothing is said of "
-    "values that training gives them"
+    "parameters, state and optimizer state have their initial values, for any seed; their values after training are "
+    "not covered"
 )
 
 
@@ -66,13 +66,13 @@ def input_bounds(
 
 
 _ENDS = (-1.0, 0.0, 1.0)
-"""Ends at which a range that grows from iteration to iteration is stopped for a round."""
+"""Ends at which the widening of a growing range pauses for a round."""
 
 
 LASTING = "the corrections of an optimizer are those of some step"
 INVARIANT = (
-    "state and what the optimizer keeps begin as initialised: what is not negative then stays so, as every step "
-    "is proved to leave it"
+    "state and optimizer state start as initialised: values that are nonnegative then stay so, which is proved for "
+    "every step"
 )
 
 
@@ -127,7 +127,7 @@ class Ranges(Domain[ValueRange]):
         self.given: dict[str, None] = {}
         self.remarks: list[RangeRemark] = []
         self.assumptions: dict[str, None] = dict.fromkeys(ASSUMPTIONS)
-        self.run: Interpretation | None = None  # by which fixes are tried
+        self.run: Interpretation | None = None  # the run that tries fixes
         self.makers: dict[int, tuple[OpCall, Sequence[ValueRange]]] = {}
         self.hidden: dict[int, str] = {}
         self.beyond: dict[int, str] = {}
@@ -136,7 +136,7 @@ class Ranges(Domain[ValueRange]):
         self._values = 0
         self._known: dict[Any, int] = {}
 
-    # What is known at first -------------------------------------------------------------------------------------------
+    # Initial facts ----------------------------------------------------------------------------------------------------
 
     @override
     def source(self, name: str, type: TensorType) -> ValueRange:
@@ -163,12 +163,12 @@ class Ranges(Domain[ValueRange]):
         """Return the bounds of an input before rounding."""
         for pattern, ends in self.bounds.items():
             if matches(name, pattern):
-                self.given[f"{pattern} is in {ValueRange(*ends)}, as is stated"] = None
+                self.given[f"{pattern} is in {ValueRange(*ends)}, as stated"] = None
                 return ends
         found = self.declared.get(name)
         if found is None:
             return self._first(name)
-        self.given[f"{name} is in {ValueRange(*found)}, as its Spec declares, to which runs are held"] = None
+        self.given[f"{name} is in {ValueRange(*found)}, as its Spec declares and runs check"] = None
         return found
 
     def _first(self, name: str) -> tuple[float, float]:
@@ -180,7 +180,7 @@ class Ranges(Domain[ValueRange]):
         if name in self.invariants and name not in self.initial:
             self.given[INVARIANT] = None
             return self.invariants[name]
-        # An infinite end, or nan, is none that bounds what is finite.
+        # An infinite end, or nan, does not bound finite numbers.
         return (low, high) if math.isfinite(low) and math.isfinite(high) else (-INFINITY, INFINITY)
 
     @override
@@ -206,7 +206,7 @@ class Ranges(Domain[ValueRange]):
     @override
     def top(self, type: TensorType, operands: Sequence[ValueRange]) -> ValueRange:
         if is_float(type.dtype):
-            self.remark("unbounded", "no bound of its result is known", *operands, sure=False)
+            self.remark("unbounded", "bounds of its result are unknown", *operands, sure=False)
         return self.anything(type)
 
     @override
@@ -228,9 +228,9 @@ class Ranges(Domain[ValueRange]):
             low = max([end for end in _ENDS if end <= low], default=-INFINITY)
         if high > before.high:
             high = min([end for end in _ENDS if end >= high], default=INFINITY)
-        # What grows from iteration to iteration may end beyond every number.
+        # A carry that grows from iteration to iteration may end beyond every number.
         minus, plus = low == -INFINITY < before.low, high == INFINITY > before.high
-        if after.integral and (minus or plus):  # an integer ends at the other end instead
+        if after.integral and (minus or plus):  # an integer wraps around to the other end
             low, high = -INFINITY, INFINITY
         return ValueRange(low, high, after.nan, after.minus or minus, after.plus or plus, after.integral)
 
@@ -238,7 +238,7 @@ class Ranges(Domain[ValueRange]):
     def leq(self, a: ValueRange, b: ValueRange) -> bool:
         return within(a, b)
 
-    # Loops: an iteration's tensors are values of their own ------------------------------------------------------------
+    # Loops: the tensors of an iteration have their own values ---------------------------------------------------------
 
     @override
     def mark(self) -> int:
@@ -253,7 +253,7 @@ class Ranges(Domain[ValueRange]):
     def note_growth(self, before: ValueRange, after: ValueRange) -> None:
         grows = (after.low == -INFINITY < before.low) or (after.high == INFINITY > before.high)
         if grows and not before.infinite:
-            self.remark("overflow", "what the loop carries grows, and no bound of it is known", before, sure=False)
+            self.remark("overflow", "a carry of the loop grows without a known bound", before, sure=False)
 
     @override
     def limits_of_carries(self, loop: LoopFacts[ValueRange]) -> Sequence[ValueRange | None]:
@@ -277,7 +277,7 @@ class Ranges(Domain[ValueRange]):
         known = where(self, test, holds)
         return [known.get(fact.value, fact) if fact.value else fact for fact in facts]
 
-    # What rules use ---------------------------------------------------------------------------------------------------
+    # Queries of rules -------------------------------------------------------------------------------------------------
 
     def dtype_limits(self, dtype: DType) -> FloatLimits:
         """Return the limits of a tensor: those of the program, or of the tensor's own dtype, such as after a cast.
@@ -383,7 +383,7 @@ class Ranges(Domain[ValueRange]):
         is_sum = call.primitive in (ADD, SUB)
         if is_sum and limits.epsilon <= 2.0**-23:  # kernels round these, but may keep coarser ones in float32
             low, high = (limits.nearest(end) if abs(end) <= limits.largest else end for end in (low, high))
-        elif ulps == 1:  # a result that is rounded once is not moved past a number of the dtype
+        elif ulps == 1:  # a result that is rounded once does not pass a number of the dtype
             low, high = limits.rounded(low, high)
             if not is_sum:  # sums are exact if they are small
                 low, high = limits.flushed(low, high)

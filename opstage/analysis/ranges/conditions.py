@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _DEPTH = 6
-"""How many ops a branch is followed back to what its mask compares."""
+"""The number of ops by which a branch is followed back to the operands of its mask."""
 
 Known = Mapping[int, ValueRange]
 """The ranges of tensors, by their values, at some of their places."""
@@ -39,7 +39,7 @@ def where(domain: Ranges, mask: ValueRange, holds: bool) -> dict[int, ValueRange
     if call.primitive is logic.LOGICAL_NOT:
         return where(domain, facts[0], not holds)
     if call.primitive is logic.LOGICAL_AND:
-        if not holds:  # either may be the one that does not
+        if not holds:  # either may be the false one
             return next((where(domain, y, False) for x, y in (facts, facts[::-1]) if x.low == 1), {})
         first, second = (where(domain, fact, True) for fact in facts)
         both = {value: meet(fact, first[value]) if value in first else fact for value, fact in second.items()}
@@ -53,7 +53,7 @@ def where(domain: Ranges, mask: ValueRange, holds: bool) -> dict[int, ValueRange
         found = _ordered(domain, call, x, y, call.primitive is logic.LESS)
     else:
         found = _not_ordered(domain, call, x, y, call.primitive is logic.LESS_EQUAL)
-    # A value of their own: what is worked out from these is not what is known of the tensors everywhere.
+    # With new values: results computed from these ranges do not hold at other places.
     return {f.value: g._replace(value=domain.fresh()) for f, g in zip((x, y), found) if f.value and g != f}
 
 
@@ -156,7 +156,7 @@ def hidden(domain: Ranges, x: ValueRange, known: Known, depth: int = _DEPTH) -> 
     elif x.nan or x.infinite:
         there = branch(domain, x, known, depth)
         if not (there.nan or there.infinite):
-            # In place of what is elsewhere 1, which most functions take.
+            # Replace other elements by 1, which most functions accept.
             one = [join_ranges(g, ValueRange(1, 1)) if g != f else f for f, g in zip(facts, inner[1])]
             tried = domain.tried(call.primitive, call.static, call.inputs, one)
             domain.hidden[x.value] = HIDDEN_FIX if tried else ""
@@ -165,7 +165,7 @@ def hidden(domain: Ranges, x: ValueRange, known: Known, depth: int = _DEPTH) -> 
 HIDDEN_FIX = "choose the operand too: with z = ops.select(mask, x, 1) the op takes z, and select its result"
 
 
-# Comparisons, masks, choices by them, and casts -----------------------------------------------------------------------
+# Comparisons, masks, selections, and casts ----------------------------------------------------------------------------
 
 
 def compared(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -179,7 +179,7 @@ def compared(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     else:
         strict = call.primitive is logic.LESS
         never = x.low >= y.high if strict else x.low > y.high
-        # Of what is finite and has no known bound the bound is infinite, as that of infinities is.
+        # Finite numbers without a known bound have an infinite bound, as infinities do.
         apart = y.low == INFINITY and not x.plus or x.high == -INFINITY and not y.minus
         always = (x.high < y.low or apart if strict else x.high <= y.low) and not x.nan and not y.nan
     return [ValueRange(0, 0, integral=True) if never else ValueRange(1, 1, integral=True) if always else BOOLEAN]
@@ -208,7 +208,7 @@ def select(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         taken.append(branch(domain, chosen, known) if known else chosen)
         if known:
             hidden(domain, chosen, known)
-    share = above(x)  # where y is taken it is at least x
+    share = above(x)  # the selected y is at least x
     return [join_ranges(*taken)._replace(share=share if known.get(x.value, x).high <= taken[1].low else None)]
 
 
@@ -224,7 +224,7 @@ def cast(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if not is_float(source):
         return [domain.result(call, x.low, x.high, facts)]
     if x.nan or x.infinite or not x.bounded:
-        text = f"a cast to {target} of what is in {x}, which has no known bound"
+        text = f"a cast to {target} of an operand in {x}, whose bounds are unknown"
         domain.remark("integer-overflow", text, x, sure=False)
         return [ValueRange(integral=True)]
-    return [domain.result(call, math.trunc(x.low), math.trunc(x.high), facts)]  # beyond the dtype it is any number
+    return [domain.result(call, math.trunc(x.low), math.trunc(x.high), facts)]  # beyond the dtype any number may result

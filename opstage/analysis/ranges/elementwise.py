@@ -62,7 +62,7 @@ def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         result = result._replace(low=max(result.low, 0.0), minus=False)
     if share is not None and share.kind == "maximum":
         if x.minus:
-            domain.assumptions["no row of what is shifted by its maximum is -inf as a whole"] = None
+            domain.assumptions["no row that is shifted by its maximum is entirely -inf"] = None
         result = result._replace(
             high=0.0, plus=False, low=min(result.low, 0.0), attained=share.axes, peak=0.0, nan=x.nan or x.plus
         )
@@ -108,7 +108,7 @@ def mul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     nan = (x.infinite and y.may_be_zero) or (y.infinite and x.may_be_zero)
     low, high = product(x, y)
     of = _scaled(domain, x)
-    if of and of == _scaled(domain, y):  # a square, or a positive part of one
+    if of and of == _scaled(domain, y):  # a square, or a positive multiple of one
         low = max(low, 0.0)
         nan = nan and x.value != y.value
     shares = (_row_share(y, x, call), _row_share(x, y, call))
@@ -141,7 +141,7 @@ def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         share = turned(y, "deviation", "reciprocal") if is_reciprocal else None
         return [divided(domain, call, facts)._replace(share=share)]
     found: list[ValueRange] = []
-    domain.holds(lambda: found.append(divided(domain, call, facts)))  # which knows nothing of the share
+    domain.holds(lambda: found.append(divided(domain, call, facts)))  # without the share
     low, high = max(found[0].low, 0.0 if is_part else -most), min(found[0].high, most)
     return [found[0]._replace(low=low, high=high, minus=False, plus=False)]
 
@@ -164,7 +164,7 @@ def divided(domain: Ranges, call: OpCall, facts: Facts) -> ValueRange:
             fix = "add a number such as 1e-6 to the divisor, or take ops.maximum of both"
     if not has_no_zero(domain, y, fix):
         nan = x.nan or y.nan or x.may_be_zero or (x.infinite and y.infinite)
-        return ANYTHING._replace(nan=nan)  # of either sign, as zeros have one
+        return ANYTHING._replace(nan=nan)  # of either sign, since zeros are signed
     nan = x.infinite and y.infinite
     low, high = inverse(y)
     bounds = product(x, ValueRange(low, high))
@@ -181,7 +181,7 @@ def neg(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     if not is_float(call.outputs[0].dtype):  # the least integer has no negative
         return [domain.result(call, -x.high, -x.low, facts)]
-    share = turned(x, "maximum", "minimum")  # of what has the other sign
+    share = turned(x, "maximum", "minimum")  # of the operand with the other sign
     made = None if share is None else domain.makers.get(share.of)
     if share is not None and made is not None:
         of = made[1][0].value if made[0].primitive is elementwise.NEG else 0
@@ -192,7 +192,7 @@ def neg(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def absolute(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     high, low = x.sizes
-    if not is_float(call.outputs[0].dtype):  # nor a size
+    if not is_float(call.outputs[0].dtype):  # nor a magnitude
         return [domain.result(call, low if x.bounded else -INFINITY, high, facts)]
     return [ValueRange(low, high, x.nan, False, x.infinite, x.integral)]
 
@@ -217,7 +217,7 @@ def number(value: Any) -> ValueRange:
             found = math.copysign(INFINITY, value)
         if math.isnan(found):
             return ValueRange(nan=True)
-        if not isinstance(value, float) and found != value:  # it is between the neighbours of the nearest float
+        if not isinstance(value, float) and found != value:  # between the neighbours of the nearest float
             ends = math.nextafter(found, -INFINITY), math.nextafter(found, INFINITY)
             return ValueRange(*ends, integral=isinstance(value, int))
         return ValueRange(found, found, False, found == -INFINITY, found == INFINITY, found.is_integer())
@@ -291,7 +291,7 @@ def extremum(larger: bool) -> Rule:
 
 
 _ABOVE_ROUNDING = 1024
-"""How many of the least normal numbers added to a mean make up for squares that are flushed to 0."""
+"""A mean plus this many least normal numbers exceeds the squares that are flushed to 0."""
 
 
 def raised(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> Share | None:

@@ -15,7 +15,7 @@ INFINITY = math.inf
 LARGEST_SIZE = 2.0**63
 """The limit of a size without a bound: tensors have fewer elements."""
 LARGEST_EXACT = 2**52
-"""The size of integers up to which floats hold each of them, and those next to it."""
+"""Up to this magnitude floats represent each integer, and those next to it."""
 
 
 def of_integers(low: float, high: float) -> tuple[float, float]:
@@ -27,9 +27,11 @@ def of_integers(low: float, high: float) -> tuple[float, float]:
 
 
 ShareKind: TypeAlias = Literal["maximum", "minimum", "above", "sum", "squares", "norm", "deviation", "reciprocal"]
-"""A number of the elements of a row: their maximum; their minimum; at least their maximum; their sum; at least the mean
-of their squares; at least that mean plus a number above its rounding error; at least the root of that; at most 1 over
-this root."""
+"""A number of the elements of a row.
+
+In order: their maximum; their minimum; at least their maximum; their sum; at least the mean of their squares; at least
+that mean plus a number above its rounding error; at least the root of that; at most 1 over this root.
+"""
 
 
 class Share(NamedTuple):
@@ -145,7 +147,7 @@ def join_ranges(a: ValueRange, b: ValueRange) -> ValueRange:
 def meet(a: ValueRange, b: ValueRange) -> ValueRange:
     """Return the range of a tensor for which both ranges hold."""
     low, high = max(a.low, b.low), min(a.high, b.high)
-    if low > high:  # there is no such element
+    if low > high:  # no element satisfies both
         low, high = b.low, b.high
     minus, plus = a.minus and b.minus, a.plus and b.plus
     value = a.value or b.value
@@ -164,7 +166,7 @@ def within(a: ValueRange, b: ValueRange) -> bool:
     )
 
 
-# Bounds of sums, products and quotients. A bound that is not known is infinite, and the elements are finite. -------
+# Bounds of sums, products and quotients. An unknown bound is infinite, and the elements are finite. -------------------
 
 
 def product(a: ValueRange, b: ValueRange) -> tuple[float, float]:
@@ -261,7 +263,7 @@ class FloatLimits(NamedTuple):
         return 0.0 if 0 < low < self.vanishing else low, 0.0 if -self.vanishing < high < 0 else high
 
     def _widen_bound(self, bound: float, sign: int, ulps: float) -> float:
-        if math.isinf(bound) or not bound:  # no rounding takes a result past 0
+        if math.isinf(bound) or not bound:  # no rounding moves a result past 0
             return bound
         moved = bound + sign * (abs(bound) * self.epsilon * ulps + self.least)
         return moved if (moved > 0) == (bound > 0) else 0.0
@@ -292,7 +294,7 @@ def float_limits(dtype: str) -> FloatLimits:
     found = _LIMITS.get(dtype)
     if found is None:
         known = ", ".join(_LIMITS)
-        raise UsageError(f"ranges are those of a float dtype, {known}, not {dtype!r}{nearest(dtype, _LIMITS)}")
+        raise UsageError(f"ranges: argument dtype: expected one of {known}, got {dtype!r}{nearest(dtype, _LIMITS)}")
     return found
 
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 _ROUNDING = 1 + 1 / 64
-"""By what factor a sum is off, see `ASSUMPTIONS`."""
+"""The rounding factor of a sum, see `ASSUMPTIONS`."""
 _SLACK = 1 + 1e-6
-"""By what factor limits are widened for what their own computation rounds."""
+"""The factor that covers the rounding of the limits themselves."""
 
 
 class Size(NamedTuple):

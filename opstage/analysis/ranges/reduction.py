@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 _LIKELY = 2.0**20
-"""The number of terms up to which an overflow of such a sum is a warning."""
+"""Up to this number of terms the overflow of a sum is a warning."""
 _ROUNDING = 1 / 64
-"""By what part of the sum of their sizes a sum may be off, see `ASSUMPTIONS`."""
+"""The error of a sum relative to the sum of magnitudes, see `ASSUMPTIONS`."""
 
 
 def counted(sizes: Sequence[Dim]) -> tuple[int, float]:
@@ -89,7 +89,7 @@ def rounded(low: float, high: float, terms: ValueRange) -> tuple[float, float]:
         return low * (1 - _ROUNDING), high * (1 + _ROUNDING)
     if terms.high <= 0:
         return low * (1 + _ROUNDING), high * (1 - _ROUNDING)
-    wide = max(abs(low), abs(high)) * _ROUNDING  # infinite where a bound is: then neither is known
+    wide = max(abs(low), abs(high)) * _ROUNDING  # infinite if a bound is: then both are unknown
     return low - wide, high + wide
 
 
@@ -111,7 +111,7 @@ def reduce_mean(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     ends = [_is_exact(domain, call, end * min(most, LARGEST_SIZE), end) for end in (x.low, x.high)]
     exact = all(ends) and x.bounded
     low, high = (x.low, x.high) if exact else rounded(x.low, x.high, x)
-    # The division, or product by 1/n, leaves a power of 2 and whatever is smaller no larger than it was.
+    # The division, or product by 1/n, does not enlarge a power of 2 or a smaller number.
     kept = exact and x.may_be_zero and all(math.frexp(abs(end))[0] in (0, 0.5) for end in (x.low, x.high))
     result = domain.result(call, low, high, facts, ulps=0 if kept else 2 if exact else 1, nan=x.minus and x.plus)
     root = squared_operand(domain, x)
@@ -206,7 +206,7 @@ def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         return [ANYTHING] * len(call.outputs)
     kept = [ANYTHING] * 2
     if not any(fact.minus for fact in rest):
-        # Of each query the greatest score, and the sum of exponentials, one of which is 1; 0 and 1 of a blank one.
+        # For each query the greatest score, and the sum of exponentials, one of which is 1; 0 and 1 for a blank query.
         kept = [ValueRange(), ValueRange(1 - _ROUNDING, min(keys, LARGEST_SIZE) * (1 + _ROUNDING))]
         kept = [fact._replace(value=domain.fresh()) for fact in kept]
         domain.attended.add(_attended(call, (q, k, *rest, *kept)))
@@ -221,7 +221,7 @@ def attention_grad(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
     if not all(fact.value for fact in facts[:-1]) or _attended(call, (q, k, *rest)) not in domain.attended:
         return None
     domain.assumptions["scores of attention are the same when the backward pass computes them again"] = None
-    # Of a sum over keys the weights add up to 1, one over queries has as many terms as there are.
+    # The weights of a sum over keys add up to 1; a sum over queries has one term for each.
     _, most = counted([call.inputs[0].shape[-2]])
     _, features = counted([call.inputs[2].shape[-1]])
     return _finite_sum(domain, call, (q, k, v, g), 2 * most * features)
@@ -272,7 +272,7 @@ def linear_finite(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     Only finiteness is proved, without a bound.
     """
     most = max([counted(type_.shape)[1] for type_ in call.inputs])
-    facts = [fact for fact, type_ in zip(facts, call.inputs) if type_.dtype == call.outputs[0].dtype]  # not of indices
+    facts = [fact for fact, type_ in zip(facts, call.inputs) if type_.dtype == call.outputs[0].dtype]  # without indices
     return _finite_sum(domain, call, facts, 2 * most)  # two for the real and the imaginary part
 
 
@@ -285,7 +285,7 @@ def _finite_sum(domain: Ranges, call: OpCall, facts: Facts, most: float) -> Fact
     return [summed(domain, call, terms, 1, most, facts)] * len(call.outputs)
 
 
-# Moves --------------------------------------------------------------------------------------------------------------
+# Layout ---------------------------------------------------------------------------------------------------------------
 
 
 def rearrange(domain: Ranges, call: OpCall, facts: Facts) -> Facts:

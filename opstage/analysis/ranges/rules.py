@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _ULPS = 8.0
-"""Units in the last place within which functions of math libraries are taken to be."""
+"""The assumed error of math libraries, in units in the last place."""
 
 
 def rising(function: Callable[[float], float]) -> Rule:
@@ -82,11 +82,11 @@ def exponential(function: Callable[[float], float]) -> Rule:
         high = min(high, function(0.0)) if x.high <= 0 else high
         plus = x.plus
         if high > limits.largest:
-            where = "has no known bound above" if x.high == INFINITY else f"is in {x}"
+            where = "is not bounded above" if x.high == INFINITY else f"is in {x}"
             fix = ""
             shifted = x._replace(high=0.0, plus=False)
             if domain.holds(lambda: rule(domain, call, (shifted,))):
-                fix = "take the maximum off first: ops.softmax, ops.log_softmax and derived.logsumexp do"
+                fix = "subtract the maximum first: ops.softmax, ops.log_softmax and derived.logsumexp do"
             domain.remark(
                 "overflow",
                 f"the exponent {where}, and {limits.name} ends at {limits.largest:.5g}",
@@ -105,7 +105,7 @@ _LOGS = (
     (reduction.SOFTMAX, reduction.LOG_SOFTMAX, "ops.log_softmax(x) in place of the log of a softmax"),
     (elementwise.SIGMOID, activation.LOG_SIGMOID, "ops.log_sigmoid(x) in place of the log of a sigmoid"),
 )
-"""Ops by which the log of an op's result is better computed."""
+"""Ops that compute the log of an op's result more accurately."""
 
 
 def logarithm(function: Callable[[float], float], name: str, pole: float = 0.0) -> Rule:
@@ -118,7 +118,7 @@ def logarithm(function: Callable[[float], float], name: str, pole: float = 0.0) 
             known = x.low > -INFINITY
             below = x.low < pole
             kind = "may be" if not below else "may be below" if known else "is not known to be above"
-            text = f"{name} of what {kind} {pole:g}: it is in {x}"
+            text = f"{name} of an operand that {kind} {pole:g}: it is in {x}"
             domain.remark("log-of-zero", text, x, sure=known, fix=_instead(domain, call, x))
             minus, nan = True, nan or below
         low = -INFINITY if x.low <= pole else function(x.low)
@@ -150,8 +150,8 @@ def root(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         kind = "may be below 0" if known else "is not known to be at least 0"
         fix = ""
         if domain.holds(lambda: root(domain, call, (x._replace(low=0.0, minus=False),))):
-            fix = "ops.sqrt(ops.maximum(x, 0)); a variance is safest as the mean of squares of what is centred"
-        domain.remark("sqrt-of-negative", f"sqrt of what {kind}: it is in {x}", x, sure=known, fix=fix)
+            fix = "ops.sqrt(ops.maximum(x, 0)); a variance is safest as the mean of squares of x - mean(x)"
+        domain.remark("sqrt-of-negative", f"sqrt of an operand that {kind}: it is in {x}", x, sure=known, fix=fix)
     low, high = math.sqrt(max(x.low, 0.0)), math.sqrt(max(x.high, 0.0)) if x.high < INFINITY else INFINITY
     low, high = domain.dtype_limits(call.outputs[0].dtype).rounded(low, high)
     share = turned(x, "norm", "deviation")
@@ -175,7 +175,7 @@ def _raised(domain: Ranges, call: OpCall, x: ValueRange, n: float) -> ValueRange
         return ValueRange(1, 1)
     low, high = [powered(bound, n) for bound in power_operands(Fraction(n), x.low, x.high, lambda: x.sizes)]
     if x.low < 0 and not n.is_integer():
-        domain.remark("sqrt-of-negative", f"a power {n:g} of what is in {x}", x, sure=x.low > -INFINITY)
+        domain.remark("sqrt-of-negative", f"the power {n:g} of an operand in {x}", x, sure=x.low > -INFINITY)
         return domain.result(call, 0.0, max(high, 0.0), (x,), ulps=_ULPS, nan=True)
     return _within_one(domain.result(call, low, high, (x,), ulps=_ULPS), x)
 
@@ -184,13 +184,17 @@ def power(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """Return the range of x ** y."""
     x, y = facts
     if x.low < 0 and not y.integral:
-        domain.remark("sqrt-of-negative", f"a power in {y} of what is in {x}", *facts, sure=x.low > -INFINITY)
+        domain.remark("sqrt-of-negative", f"an exponent in {y} of an operand in {x}", *facts, sure=x.low > -INFINITY)
         return [ANYTHING]
     if y.low < 0 and x.may_be_zero:
-        domain.remark("division-by-zero", f"a power in {y} of what may be 0: it is in {x}", *facts, sure=x.bounded)
+        domain.remark(
+            "division-by-zero", f"an exponent in {y} of an operand that may be 0: it is in {x}", *facts, sure=x.bounded
+        )
         return [ANYTHING]
     if not (x.bounded and y.bounded) or any(fact.nan or fact.infinite for fact in facts):
-        domain.remark("overflow", f"a power in {y} of what is in {x}: no bound of it is known", *facts, sure=False)
+        domain.remark(
+            "overflow", f"an exponent in {y} of an operand in {x}: bounds of the power are unknown", *facts, sure=False
+        )
         return [ANYTHING]
     greatest, least = x.sizes
     ends = corners(powered, (least, greatest), (y.low, y.high))
@@ -204,7 +208,7 @@ def _within_one(found: ValueRange, x: ValueRange) -> ValueRange:
 
 
 _FAR = 1e4
-"""The size of numbers up to which kernels reduce angles by multiples of π to within units in the last place."""
+"""Up to this magnitude kernels reduce angles by multiples of π to within units in the last place."""
 
 
 def wave(phase: float) -> Rule:
@@ -217,7 +221,9 @@ def wave(phase: float) -> Rule:
             turns = [(end + phase) / (2 * math.pi) for end in (x.low, x.high)]
             slack = _ULPS * domain.dtype_limits(call.outputs[0].dtype).epsilon * max(1.0, x.sizes[0])
             ends = [math.sin(end + phase) for end in (x.low, x.high)]
-            if math.ceil(turns[0] - 0.25) > turns[1] - 0.25:  # no maximum is between them, which is a quarter turn on
+            if (
+                math.ceil(turns[0] - 0.25) > turns[1] - 0.25
+            ):  # no maximum lies between them; maxima are a quarter turn on
                 high = min(max(ends) + slack, 1.0)
             if math.ceil(turns[0] + 0.25) > turns[1] + 0.25:
                 low = max(min(ends) - slack, -1.0)
@@ -233,7 +239,7 @@ def inverse_of_wave(function: Callable[[float], float], name: str) -> Rule:
         (x,) = facts
         outside = x.low < -1 or x.high > 1
         if outside:
-            text = f"{name} of what may be outside of [-1, 1]: it is in {x}"
+            text = f"{name} of an operand that may be outside [-1, 1]: it is in {x}"
             fix = "ops.clamp(x, lo=-1.0, hi=1.0)"
             domain.remark("outside-of-domain", text, x, sure=x.low > -INFINITY or x.high < INFINITY, fix=fix)
         ends = [function(min(max(end, -1.0), 1.0)) for end in (x.low, x.high)]
@@ -280,7 +286,7 @@ def quotient(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     return [domain.result(call, low, high, facts, ulps=0)._replace(integral=True)]
 
 
-# Rules by primitive; composites without one take that of their decomposition ------------------------------------------
+# Rules by primitive; composites without a rule use their decomposition ------------------------------------------------
 
 
 def _sigmoid(x: float) -> float:

@@ -21,7 +21,7 @@ from . import linear, unary
 from .interpreter import NotSeparate, PhaseArrays, Phases, Related, Relaxed
 
 MOST = 1024
-"""The most elements of a sample for which the inputs of an activation are bounded by relaxations too."""
+"""The most elements of a sample for which relaxations bound the inputs of an activation too."""
 
 
 def bounds(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any, most: int = MOST) -> Any:

@@ -173,7 +173,7 @@ class Relaxed(Wrapper[Related[R], R]):
         return tuple([Related(x, self) for x in intervals])
 
 
-# The backward pass: relations put in, from a result to the boxes ------------------------------------------------------
+# The backward pass: substitutes relations, from a result to the boxes -------------------------------------------------
 
 
 def substituted(relaxed: Relaxed[Any], ref: Related[Any]) -> Interval[Any]:
@@ -203,7 +203,7 @@ def substituted(relaxed: Relaxed[Any], ref: Related[Any]) -> Interval[Any]:
     ends, zero = [], ops.full(shape=shape, value=0.0, dtype=ref.dtype)
     for found, before, choose in ((lower, interval.lower, ops.maximum), (ops.neg(upper), interval.upper, ops.minimum)):
         end = ops.reshape(ops.transpose2d(found), shape=shape)
-        finite = ops.equal(overflow(ops, before), zero)  # else a run may overflow before it gets here
+        finite = ops.equal(overflow(ops, before), zero)  # otherwise a run may overflow on the way
         ends.append(ops.select(ops.logical_and(finite, ops.equal(end, end)), choose(before, end), before))
     return Interval(ends[0], ends[1], interval.ops)
 
@@ -286,7 +286,7 @@ def _summed(ops: Any, samples: int, x: Any, dtype: DType) -> Any:
     return ops.reduce_sum(ops.reduce_sum(x, axis=2), axis=1)
 
 
-# Rounding of relations: what coefficients and constants lose, as constants that are added to them ---------------------
+# Rounding of relations: the errors of coefficients and constants, added to the constants ------------------------------
 
 
 def magnitude(ops: Any, x: Interval[Any]) -> Any:
@@ -310,7 +310,7 @@ def rounded(ops: Any, below: Any, above: Any, size: Any, error: float) -> tuple[
     return ops.sub(below, lost), ops.add(above, lost)
 
 
-# Regions of a box by the phases of relus: which operands are taken to be at least 0, and which at most ----------------
+# Regions of a box by the phases of relus: operands assumed to be at least 0, or at most 0 -----------------------------
 
 
 class PhaseArrays(NamedTuple):
@@ -378,7 +378,7 @@ class Phases:
         return region
 
 
-# Whether the samples of a batch stay apart: then one backward pass bounds all of them, each by its own ----------------
+# Separation of the samples of a batch: if they stay separate, one backward pass bounds each of them -------------------
 
 
 _PADDED = {CONV, CONV_TRANSPOSE}

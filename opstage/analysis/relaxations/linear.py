@@ -135,7 +135,7 @@ def _centred(
     centre = ops.add(ops.scale(interval.lower, c=0.5), ops.scale(interval.upper, c=0.5))
     radius = up(ops, ops.maximum(ops.sub(interval.upper, centre), ops.sub(centre, interval.lower)))
     moved = ops.add(ops.scale(magnitude(ops, interval), c=each), ops.scale(radius, c=coefficients))
-    moved = ops.clamp(moved, lo=_LEAST, hi=float("inf"))  # what underflows is not lost
+    moved = ops.clamp(moved, lo=_LEAST, hi=float("inf"))  # a lower limit covers underflow
     sizes, middles = [], []
     for at, ref in enumerate(refs):
         size = magnitude(ops, ref.interval)
@@ -196,10 +196,10 @@ def _errors(
     return gamma(out.dtype, forward, more), gamma(out.dtype, back)
 
 
-# Products of two operands that both depend on a box, and what is made of them: quotients, softmax, attention ----------
+# Products of two operands that both depend on a box, and ops on them: quotients, softmax, attention -------------------
 
 _LARGEST = 1 << 20
-"""The most products of a pair of matrices that are bounded one by one."""
+"""The most products of a pair of matrices with separate bounds."""
 
 
 def _mul(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
@@ -280,7 +280,7 @@ def _attention(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequ
     return (relaxed.intersect(out, intervals[0]),)
 
 
-# Pools of maxima: below by the cell of the greatest lower end, above by a number, or that cell where it wins ----------
+# Max pools: below by the cell of the greatest lower end, above by a number, or by that cell if it wins ----------------
 
 
 def _max_pool(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:

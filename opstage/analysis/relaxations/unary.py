@@ -269,7 +269,7 @@ class Odd(NamedTuple):
 
 
 ODD: dict[Primitive, Odd] = {TANH: Odd(off=12), SIGMOID: Odd(centre=0.5), ERF: Odd(off=2), ATAN: Odd()}
-"""1 - y² of tanh has twice the error of y, e^(-x²) of erf that of x²; the others are products of what is accurate."""
+"""1 - y² of tanh has twice the error of y, e^(-x²) of erf that of x²; the others are products of accurate factors."""
 _LINES = 12.0
 
 
@@ -316,7 +316,7 @@ def of_sigmoid(ops: Any, out: Interval[Any]) -> Any:
 
 _PIECES = 32
 CURVATURES = {GELU: 1.2, SILU: 0.6, MISH: 0.8, SIN: 1.0, COS: 1.0}
-"""No less than the second derivative is anywhere."""
+"""An upper bound of the second derivative's magnitude."""
 
 
 def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:

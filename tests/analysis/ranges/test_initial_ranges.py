@@ -60,7 +60,7 @@ def test_nothing_is_taken_of_first_values_unless_it_is_asked() -> None:
 def test_stated_bounds_of_trained_parameters_take_their_place() -> None:
     report = opstage.check(lambda ops, params: ops.exp(params["w"]), {"w": init.Declaration((3,), init.zeros)})
     found = ranges_of(report, {"params.*": (-2, 2)}, initial=True)
-    assert found.given == ("params.* is in [-2, 2], as is stated",) and found.outputs[0][1].high > 7
+    assert found.given == ("params.* is in [-2, 2], as stated",) and found.outputs[0][1].high > 7
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adagrad", "adadelta", "rmsprop"])
