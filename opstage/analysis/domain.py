@@ -55,6 +55,17 @@ class LoopFacts(NamedTuple, Generic[F]):
     iterations: Dim | None
 
 
+class Trips(NamedTuple, Generic[F]):
+    """The iterations of a while loop.
+
+    most      the largest number of iterations; None without a bound
+    counters  the fact of each carry that counts, by the index of the carry
+    """
+
+    most: int | None
+    counters: Mapping[int, F]
+
+
 class Domain(ABC, Generic[F]):
     """An abstract domain. Facts are hashable and compared by value, since the results of rules are cached by them.
 
@@ -152,6 +163,15 @@ class Domain(ABC, Generic[F]):
         """Record that a loop's carry has no known bound: `before` is the fact of its initial value, `after` of all
         values.
         """
+
+    def bound_trips(
+        self, body: Body, init: Sequence[F], iteration: Callable[[], tuple[Sequence[F], Sequence[F | None]]]
+    ) -> Trips[F]:
+        """Bound the iterations of a while loop, given the facts of its initial carries.
+
+        iteration   returns the facts of the carries that satisfy the test, and of all slots of the body then
+        """
+        return Trips(None, {})
 
     def limits_of_carries(self, loop: LoopFacts[F]) -> Sequence[F | None]:
         """Return for each carry a fact that holds after any number of iterations; None without one.

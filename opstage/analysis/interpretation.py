@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast, final
-
-import numpy as np
+from functools import partial
+from typing import Any, TypeAlias, final
 
 from ..compiler.codegen.composites import Expander
-from ..ops import elementwise
 from ..ops.body import Body, Equation, ScanParameters, WhileParameters
 from ..ops.dims import Dim, DimExpr, DimScope
 from ..ops.errors import OpstageError
@@ -20,7 +18,6 @@ from ..transforms.remat import REMAT
 from ..transforms.scan import SCAN
 from ..transforms.while_loop import WHILE
 from .domain import Domain, LoopFacts, OpCall
-from .ranges.fact import ValueRange
 
 Facts: TypeAlias = "tuple[Any, ...]"
 """The facts of one tensor, in the order of the domains."""
@@ -234,21 +231,33 @@ def while_loop(
     def unknown(at: int) -> Facts:
         return tuple([d.anything(types[at]) for d in run.domains])
 
+    def iteration(at: int, carried: Sequence[Facts]) -> tuple[list[Any], list[Any]]:
+        """Return the facts, in one domain, of the carries that satisfy the test, and of all slots of the body then."""
+        carried = _renew(run, carried)
+        (test,) = run.run_outputs(loop.test, [*carried, *captured])
+        within = refine(run, carried, test, True)
+        slots = run.run_body(loop.body, [*within, *captured])
+        return [known[at] for known in within], [known and known[at] for known in slots]
+
     def limits(carried: Sequence[Facts]) -> list[Limits]:
-        trips, at = bound_trips(run, loop, read, carried), ranges_index(run)
-        most = loop.limit if trips.most is None else trips.most  # one iteration more than declared is an error
-        known = [_replace_fact(f, at, trips.counters.get(i)) for i, f in enumerate(carried)]
+        trips = [
+            domain.bound_trips(loop.body, [known[at] for known in read[:count]], partial(iteration, at, carried))
+            for at, domain in enumerate(run.domains)
+        ]
+        most = min([each.most for each in trips if each.most is not None], default=loop.limit)  # more are an error
+        known = [tuple([t.counters.get(i, f) for t, f in zip(trips, facts)]) for i, facts in enumerate(carried)]
         found = _limits(run, loop.body, read[:count], known, captured, most)
-        return [_replace_fact(limits, at, trips.counters.get(i)) for i, limits in enumerate(found)]
+        return [tuple([t.counters.get(i, f) for t, f in zip(trips, limits)]) for i, limits in enumerate(found)]
 
     found = _renew(run, _fixpoint(run, read[:count], step, unknown, limits))
     (last,) = run.run_outputs(loop.test, [*found, *captured])
     return refine(run, found, last, False)
 
 
-def _replace_fact(known: tuple[Any, ...], at: int | None, fact: Any) -> tuple[Any, ...]:
-    """Return the facts with another fact at an index, if there are both."""
-    return known if at is None or fact is None else (*known[:at], fact, *known[at + 1 :])
+def refine(run: Interpretation, carried: Sequence[Facts], test: Facts, holds: bool) -> list[Facts]:
+    """Return the carries where the test holds, or where it does not."""
+    columns = [domain.refine([known[i] for known in carried], test[i], holds) for i, domain in enumerate(run.domains)]
+    return list(zip(*columns)) if carried else []
 
 
 def _fixpoint(
@@ -399,82 +408,3 @@ _CONTROL: Mapping[Primitive, Callable[[Any, Equation, Sequence[Facts], Sequence[
     SWITCH: switch,
     WHILE: while_loop,
 }
-
-
-# The trip count of a while loop, by a carry that counts up or down to a limit of the test -----------------------------
-
-
-def refine(run: Interpretation, carried: Sequence[Facts], test: Facts, holds: bool) -> list[Facts]:
-    """Return the carries where the test holds, or where it does not."""
-    columns = [domain.refine([known[i] for known in carried], test[i], holds) for i, domain in enumerate(run.domains)]
-    return list(zip(*columns)) if carried else []
-
-
-_EXACT_FLOATS = 2.0**52
-"""Sums and quotients of whole numbers up to this are exact."""
-
-
-class Trips(NamedTuple):
-    """The iterations of a while loop.
-
-    most      the largest number of iterations; None without a bound
-    counters  the range of each carry that counts, by the index of the carry
-    """
-
-    most: int | None
-    counters: Mapping[int, ValueRange]
-
-
-def bound_trips(run: Interpretation, loop: WhileParameters, read: Sequence[Facts], carried: Sequence[Facts]) -> Trips:
-    """Bound the iterations of a loop, given the facts `read` of its operands and `carried` of its carries before each.
-
-    Let each iteration add at least d >= 1 to an integer c, and let the test imply c <= m. Before iteration k the
-    integer is at least c0 + k*d, so k <= (m - c0)/d. It never wraps around, since the dtype represents the sum of m and
-    the largest increment.
-    """
-    at, count = ranges_index(run), len(loop.body.outputs)
-    if at is None:
-        return Trips(None, {})
-    captured = read[count:]
-    carried = [tuple([domain.renew(fact) for domain, fact in zip(run.domains, known)]) for known in carried]
-    (test,) = run.run_outputs(loop.test, [*carried, *captured])
-    within = refine(run, carried, test, True)
-    facts = run.run_body(loop.body, [*within, *captured])
-    most: list[int] = []
-    counters: dict[int, ValueRange] = {}
-    for i in range(count):
-        type_ = loop.body.input_types[i]
-        move = _increment(loop.body, i, [None if known is None else cast("ValueRange", known[at]) for known in facts])
-        if move is None or type_.shape != () or type_.dtype.kind != "i":
-            continue
-        first, here = cast("ValueRange", read[i][at]), cast("ValueRange", within[i][at])
-        low, high, start, end = *move, first.low, here.high
-        down = high <= -1
-        if down:  # the same for the negative
-            low, high, start, end = -high, -low, -first.high, -here.low
-        if low < 1 or max(abs(start), abs(end), high) >= min(np.iinfo(type_.dtype).max / 4, _EXACT_FLOATS):
-            continue
-        most.append(max(int((end - start) // low) + 1, 0))
-        last = max(end + high, -first.low if down else first.high)
-        counters[i] = ValueRange(-last if down else start, -start if down else last, integral=True)
-    return Trips(min(most, default=None), counters)
-
-
-def ranges_index(run: Interpretation) -> int | None:
-    """Return the index of the domain of ranges in a run; None without it."""
-    return next((at for at, domain in enumerate(run.domains) if domain.name == "ranges"), None)
-
-
-def _increment(body: Body, carry: int, facts: Sequence[ValueRange | None]) -> tuple[float, float] | None:
-    """Return the least and the largest number that an iteration adds to a carry; None if it does not add one."""
-    source, result = body.inputs[carry], body.outputs[carry]
-    made = next((equation for equation in body.equations if result in equation.outputs), None)
-    if made is None or made.primitive not in (elementwise.ADD, elementwise.SUB):
-        return None
-    x, y = made.inputs
-    if made.primitive is elementwise.ADD and y == source:
-        x, y = y, x
-    move = facts[y]
-    if x != source or y == source or move is None:
-        return None
-    return (move.low, move.high) if made.primitive is elementwise.ADD else (-move.high, -move.low)

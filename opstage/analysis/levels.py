@@ -22,7 +22,7 @@ from ..ops.primitive import Kind, Primitive
 from ..ops.types import TensorType, is_float
 from .dependence import Nested
 from .dependence.cuts import align
-from .dependence.fact import Fact, Value, plain, same_fact
+from .dependence.fact import Fact, Value, plain
 from .dependence.layout import broadcast_to, permute, reshape, slice_, unchanged
 from .dependence.masks import Level, collect_levels, row_floor
 from .dependence.reduction import drop_axes
@@ -57,7 +57,7 @@ class Levels(Nested):
 
     @override
     def join(self, a: Fact, b: Fact) -> Fact:
-        return b if same_fact(a, b) else self.alone(b)
+        return b if alike(a, b) else self.alone(b)
 
     @override
     def alone(self, fact: Fact) -> Fact:

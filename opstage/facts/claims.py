@@ -313,7 +313,8 @@ class Runs:
         self.ends = ends
         self.sizes = dict(sizes)
         self.body = _in_float64(program_at(program, sizes).body)
-        if sum([_count(type_) for type_ in self.body.input_types]) > _MOST_ELEMENTS:
+        shapes: list[Any] = [type_.shape for type_ in self.body.input_types]
+        if sum([math.prod(map(int, shape)) for shape in shapes]) > _MOST_ELEMENTS:
             raise TooLarge
         self._ops = make_interpreter(Options(dtype="float64"))
         self._held = constants(self._ops, self.body)
@@ -467,10 +468,6 @@ def _alike(a: Array, b: Array) -> Array:
 def _axes(shape: Sequence[Dim], dim: Dim) -> list[int]:
     """Return the axes whose size is a named dim, or is proved equal to it."""
     return [axis for axis, size in enumerate(shape) if isinstance(size, DimExpr) and equal_proved(size, dim)]
-
-
-def _count(type_: TensorType) -> int:
-    return int(np.prod([int(size) for size in type_.shape], dtype=np.int64))
 
 
 def _in_float64(body: Body) -> Body:

@@ -8,7 +8,7 @@ bounds fixed. The bound is a program over Ops, so its gradient is one too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -72,7 +72,7 @@ class Regions:
         for phase in (1.0, -1.0):
             sign = self.sign.copy()
             sign[each, chosen] = phase
-            halves.append(Regions(self.lower, self.upper, sign, *self.columns()[3:]))
+            halves.append(replace(self, sign=sign))
         return Regions.concatenate(*halves)
 
     def by_input(self, axis: Any, at: Any) -> Regions:
@@ -81,8 +81,7 @@ class Regions:
         first, last = self.upper.copy(), self.lower.copy()
         first[each, axis] = at
         last[each, axis] = at
-        low = Regions(self.lower, first, *self.columns()[2:])
-        return Regions.concatenate(low, Regions(last, self.upper, *self.columns()[2:]))
+        return Regions.concatenate(replace(self, upper=first), replace(self, lower=last))
 
 
 @final
@@ -141,8 +140,7 @@ class RegionBounds:
         # when a line below is set for the first time, use the nearer one
         nearer = np.where(-least < most, np.float32(1), np.float32(0))
         slope = np.where(np.isinf(regions.least), nearer, regions.slope)
-        head = (regions.lower, regions.upper, regions.sign)
-        return found, Regions(*head, least, most, slope, regions.price)
+        return found, replace(regions, least=least, most=most, slope=slope)
 
     def improve(
         self, rows: Any, regions: Regions, nearest: Any, steps: int, options: Options
@@ -172,8 +170,7 @@ class RegionBounds:
         with np.errstate(invalid="ignore"):
             gains = np.maximum(gradient[0] * least, 0) + np.maximum(gradient[1] * most, 0)
             gains = np.where(undecided, np.nan_to_num(gains) + 1e-9 * np.minimum(1, np.minimum(-least, most)), 0.0)
-        head = (regions.lower, regions.upper, regions.sign)
-        return found, gains, Regions(*head, least, most, slope, price)
+        return found, gains, replace(regions, slope=slope, price=price)
 
 
 def _take_step(ops: Any, free: Any, gradient: Any, slots: Any, scalars: Any) -> Any:

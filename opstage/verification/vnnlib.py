@@ -181,8 +181,8 @@ class _PropertyReader:
         if head in ("<=", ">=", "<", ">", "=") and len(parts) == 3:
             left, right = self._term(parts[1]), self._term(parts[2])
             strict = head in ("<", ">")
-            below = self._difference(node, left, right)._replace(strict=strict)
-            above = self._difference(node, right, left)._replace(strict=strict)
+            below = self._sum(node, [left, _scaled(right, -1.0)])._replace(strict=strict)
+            above = self._sum(node, [right, _scaled(left, -1.0)])._replace(strict=strict)
             return [[below, above]] if head == "=" else [[below if head in ("<=", "<") else above]]
         raise self.error(
             node.line, f"expected a condition of <=, >=, <, >, =, and, or; got {brief(head or node.word or '()')}"
@@ -193,13 +193,6 @@ class _PropertyReader:
         if math.prod(len(part) for part in parts) > MOST_CASES:
             raise self.error(node.line, f"expected at most {MOST_CASES:,} cases, each with a separate box")
         return [[condition for clause in clauses for condition in clause] for clauses in product(*parts)]
-
-    def _difference(self, node: Expression, left: LinearCondition, right: LinearCondition) -> LinearCondition:
-        """Return left - right <= 0."""
-        factors = dict(left.factors)
-        for name, factor in right.factors.items():
-            factors[name] = factors.get(name, 0.0) - factor
-        return LinearCondition(node.line, factors, left.constant - right.constant)
 
     def _term(self, node: Expression) -> LinearCondition:
         """Return a linear term."""

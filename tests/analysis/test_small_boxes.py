@@ -145,7 +145,7 @@ def test_small_boxes_in_float32_are_hardly_looser_than_in_float64(name: str, rad
 
 def test_runs_that_round_nothing_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "_errors", lambda *given, **more: (0.0, 0.0))
-    monkeypatch.setattr(linear, "machine_epsilon", lambda dtype: 0.0)
+    monkeypatch.setattr(linear, "epsilon", lambda dtype: 0.0)
     with pytest.raises(AssertionError):
         check("linear of open weights", 0.0, 30.0)
 

@@ -230,6 +230,12 @@ WRONG = (
     ),
     Wrong("CompiledScalar", lambda: opstage.compile(square, Spec("n")).forward(), "the call does not have"),
     Wrong("bounds", lambda: opstage.bounds(elements, 1.0, method=ANY), "bounds: argument method: expected one of"),
+    Wrong(
+        "bounds",
+        lambda: opstage.bounds(lambda o, x: o.cholesky(x), opstage.Box.around(np.eye(2), 0.1)),
+        "bounds of cholesky are not supported",
+        "UnsupportedError",
+    ),
     Wrong("Box", lambda: opstage.bounds(elements, opstage.Box([2.0], [1.0])), "argument 0: expected lower <= upper"),
     Wrong("Spec", lambda: Spec("B", "foo"), "unknown dtype"),
     Wrong("shapes", lambda: opstage.shapes("x B 4")(loss), "'x B 4': expected a name"),

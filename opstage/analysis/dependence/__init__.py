@@ -47,7 +47,6 @@ from .fact import (
     reading,
     reduce_indices,
     renumber_fact,
-    same_fact,
     shift_span,
 )
 from .layout import (
@@ -190,10 +189,10 @@ class Dependence(Nested):
 
     @override
     def leq(self, a: Fact, b: Fact) -> bool:
-        return same_fact(self.join(a, b), b)
+        return alike(self.join(a, b), b)
 
     def _merge(self, a: Fact, b: Fact, widen: bool) -> Fact:
-        if same_fact(a, b):
+        if alike(a, b):
             return b
         b, a = align([b, a])
         reads = hull([*a.reads, *b.reads])

@@ -17,7 +17,6 @@ from .regions import (
     NONE,
     NOWHERE,
     Region,
-    alike,
     at_most_proved,
     at_zero,
     both,
@@ -182,9 +181,8 @@ def lower(a: Dim | None, b: Dim | None) -> Dim | None:
 
 def higher(a: Dim | None, b: Dim | None) -> Dim | None:
     """Return the greater of two high ends; None if neither is proved to be it."""
-    if a is None or b is None:
-        return None
-    return b if at_most_proved(a, b) else a if at_most_proved(b, a) else None
+    least = lower(a, b)
+    return None if least is None else b if least is a else a
 
 
 Reads: TypeAlias = "dict[int, Span] | None"
@@ -318,11 +316,6 @@ def reduce_indices(fact: Fact, gone: Sequence[int]) -> Fact:
 def each_region(fact: Fact, change: Callable[[Region], Region]) -> tuple[tuple[Value, Region], ...]:
     """Return `outside` with its regions changed."""
     return tuple([(value, change(where)) for value, where in fact.outside])
-
-
-def same_fact(a: Fact, b: Fact) -> bool:
-    """Return whether two facts are structurally equal."""
-    return alike(a, b)
 
 
 def at_origin(fact: Fact, indices: Sequence[int]) -> Fact:

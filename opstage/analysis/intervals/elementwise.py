@@ -55,7 +55,7 @@ from ...ops.primitive import Primitive, Static
 from ...ops.rounding import CEIL, FLOOR, FLOOR_DIVIDE, MOD, ROUND, SIGN, TRUNC
 from ...ops.transcendental import ACOS, ACOSH, ASIN, ASINH, ATAN, ATANH, COSH, EXP2, EXPM1, LOG1P, LOG2, LOG10, SINH
 from ..monotone_functions import MONOTONE, Monotone, corners, is_even, magnitudes, power_operands
-from .interpreter import Interval, Intervals, down, machine_epsilon, rising, rounded_ends, up
+from .interpreter import Interval, Intervals, down, epsilon, rising, rounded_ends, up
 
 Refs = tuple[Interval[Any], ...]
 
@@ -287,7 +287,7 @@ WAVE_ERROR = 4
 def _holds(ops: Any, x: Interval[Any], place: float) -> Any:
     """Return the mask of elements whose interval may contain place + 2πk for a whole k; True if nothing is known."""
     size = ops.maximum(ops.abs(x.lower), ops.abs(x.upper))
-    margin = ops.scale(ops.add(size, 8.0), c=2 * machine_epsilon(x.dtype))
+    margin = ops.scale(ops.add(size, 8.0), c=2 * epsilon(x.dtype))
 
     def turns(end: Any) -> Any:
         return ops.scale(ops.sub(end, full_like(ops, end, place)), c=1 / (2 * math.pi))

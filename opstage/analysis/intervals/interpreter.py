@@ -79,7 +79,7 @@ class Intervals(Wrapper[Interval[R], R]):
 
     def __init__(self, inner: Interpreter[R]):
         super().__init__(inner, differentiates=False)
-        machine_epsilon(inner.dtype)
+        epsilon(inner.dtype)
 
     @override
     def wrap(self, value: R, /) -> Interval[R]:
@@ -161,7 +161,7 @@ TINY = {FLOAT32: 2.0**-124, FLOAT64: 2.0**-1020}
 """More than the smallest normal number: the loss of an underflow."""
 
 
-def machine_epsilon(dtype: DType) -> float:
+def epsilon(dtype: DType) -> float:
     """Return the distance from 1 to the next number of a dtype.
 
     Raises:
@@ -180,7 +180,7 @@ def gamma(dtype: DType, terms: int, more: int = 4) -> float:
     Raises:
         UnsupportedError: the error of a sum of this many terms has no useful bound.
     """
-    n = (terms + more) * machine_epsilon(dtype) / 2
+    n = (terms + more) * epsilon(dtype) / 2
     if n >= 0.25:
         raise UnsupportedError(
             f"bounds of a sum of {terms} terms are not supported in {dtype_name(dtype)}. Use float64."
@@ -190,7 +190,7 @@ def gamma(dtype: DType, terms: int, more: int = 4) -> float:
 
 def slack(ops: Any, magnitude: Any, ulps: float, *, underflows: bool = True) -> Any:
     """Return the error of a number and of its bound together, each of `ulps` ulps of `magnitude`."""
-    error = ops.scale(magnitude, c=(2 * ulps + 2) * machine_epsilon(magnitude.dtype))
+    error = ops.scale(magnitude, c=(2 * ulps + 2) * epsilon(magnitude.dtype))
     return ops.clamp(error, lo=TINY[magnitude.dtype], hi=float("inf")) if underflows else error
 
 

@@ -51,19 +51,7 @@ from ...ops.sequence import ARGSORT, CUMSUM
 from ...ops.types import BOOL, INT64, TensorType, is_float
 from .control import cast
 from .elementwise import full_like
-from .interpreter import (
-    TINY,
-    Interval,
-    Intervals,
-    by_one_kernel,
-    down,
-    gamma,
-    machine_epsilon,
-    overflow,
-    rising,
-    slack,
-    up,
-)
+from .interpreter import TINY, Interval, Intervals, by_one_kernel, down, epsilon, gamma, overflow, rising, slack, up
 
 Refs = tuple[Interval[Any], ...]
 
@@ -145,7 +133,7 @@ def _exponentials(ops: Any, x: Interval[Any], axis: int) -> _Exponentials:
     peak = ops.broadcast_to(ops.reduce_max(x.upper, axis=axis, keepdims=True), shape=x.shape)
     low, high = ops.sub(x.lower, peak), ops.sub(x.upper, peak)
     terms = int(x.shape[axis])
-    error = 2 * gamma(x.dtype, terms + 32) + 2 * _DEEPEST * machine_epsilon(x.dtype)
+    error = 2 * gamma(x.dtype, terms + 32) + 2 * _DEEPEST * epsilon(x.dtype)
     at_low, at_high = ops.exp(low), ops.exp(high)
     sums = [ops.broadcast_to(ops.reduce_sum(e, axis=axis, keepdims=True), shape=e.shape) for e in (at_low, at_high)]
     least, most = ops.sub(sums[0], at_low), ops.sub(sums[1], at_high)
@@ -164,9 +152,9 @@ def _softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     # 0 / 0 of a wide box, where all other exponentials may underflow: the result is any share of the row
     one, vanishes = full_like(ops, above, 1.0), ops.equal(above, full_like(ops, above, 0.0))
     upper = ops.select(vanishes, one, ops.div(e.at_high, ops.select(vanishes, one, above)))
-    ulps = e.error / machine_epsilon(x.dtype)
+    ulps = e.error / epsilon(x.dtype)
     lower, upper = down(ops, lower, ulps), up(ops, upper, ulps)
-    return (bounds.between(ops.maximum(lower, 0.0), ops.minimum(upper, 1.0 + 4 * machine_epsilon(x.dtype))),)
+    return (bounds.between(ops.maximum(lower, 0.0), ops.minimum(upper, 1.0 + 4 * epsilon(x.dtype))),)
 
 
 def _log_softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
@@ -178,7 +166,7 @@ def _log_softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     lower, upper = ops.sub(e.low, below), ops.sub(e.high, above)
 
     def size(end: Any, log: Any) -> Any:
-        return ops.add(ops.add(ops.abs(end), ops.abs(log)), e.error / machine_epsilon(x.dtype))
+        return ops.add(ops.add(ops.abs(end), ops.abs(log)), e.error / epsilon(x.dtype))
 
     return (
         bounds.between(
@@ -205,7 +193,7 @@ def _cross_entropy(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     upper = ops.add(losses[1], slack(ops, sizes[1], terms + 32))
     peak = [ops.reduce_max(end, axis=axis, keepdims=True) for end in (logits.lower, logits.upper)]
     one = full_like(ops, peak[0], 1.0)
-    most = ops.scale(one, c=int(logits.shape[axis]) * (1 + 2 * terms * machine_epsilon(logits.dtype)))
+    most = ops.scale(one, c=int(logits.shape[axis]) * (1 + 2 * terms * epsilon(logits.dtype)))
     return bounds.between(lower, upper), bounds.between(*peak), bounds.between(one, most)
 
 
@@ -316,7 +304,7 @@ def _product(primitive: Primitive) -> Callable[..., Refs]:
     def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         (a, *bias, b), ops = refs, bounds.inner
         terms = int(PRODUCT_TERMS[primitive](a, b))
-        g = 2 * gamma(a.dtype, terms + len(bias)) + 4 * machine_epsilon(a.dtype)
+        g = 2 * gamma(a.dtype, terms + len(bias)) + 4 * epsilon(a.dtype)
         tiny = TINY[a.dtype]
         errors = _Errors(g, (1 + g) * (1 + 2 * g), tiny, tiny * (1 + terms))
 
@@ -410,7 +398,7 @@ def _sum(primitive: Primitive) -> Callable[..., Refs]:
     def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         ops, dtype = bounds.inner, refs[0].dtype
         terms = int(SUM_TERMS[primitive](refs, static))
-        g = 2 * gamma(dtype, terms) + 2 * machine_epsilon(dtype)
+        g = 2 * gamma(dtype, terms) + 2 * epsilon(dtype)
         divisor = terms if primitive is AVG_POOL else 1
 
         def f(ends: list[Any]) -> Any:

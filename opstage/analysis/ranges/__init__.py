@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from ...ops.body import BodyConstant
+from ...ops.body import Body, BodyConstant
 from ...ops.dims import Dim
 from ...ops.elementwise import ABS, ADD, SUB
 from ...ops.primitive import Primitive, Static, distinct
 from ...ops.types import DType, TensorType, dtype_name, is_float
-from ..domain import Domain, LoopFacts, OpCall
+from ..domain import Domain, LoopFacts, OpCall, Trips
 from .conditions import where
 from .fact import (
     ANYTHING,
@@ -31,7 +31,7 @@ from .fact import (
     overflow_text,
     within,
 )
-from .growth import limits_of_growth
+from .growth import count_trips, limits_of_growth
 from .rules import RULES
 
 if TYPE_CHECKING:
@@ -254,6 +254,15 @@ class Ranges(Domain[ValueRange]):
         grows = (after.low == -INFINITY < before.low) or (after.high == INFINITY > before.high)
         if grows and not before.infinite:
             self.remark("overflow", "a carry of the loop grows without a known bound", before, sure=False)
+
+    @override
+    def bound_trips(
+        self,
+        body: Body,
+        init: Sequence[ValueRange],
+        iteration: Callable[[], tuple[Sequence[ValueRange], Sequence[ValueRange | None]]],
+    ) -> Trips[ValueRange]:
+        return count_trips(body, init, *iteration())
 
     @override
     def limits_of_carries(self, loop: LoopFacts[ValueRange]) -> Sequence[ValueRange | None]:

@@ -48,7 +48,7 @@ def where(domain: Ranges, mask: ValueRange, holds: bool) -> dict[int, ValueRange
         return {}
     x, y = facts
     if call.primitive is logic.EQUAL:
-        found = _equal(domain, call, x, y) if holds else _unequal(domain, call, x, y)
+        found = _equal(x, y) if holds else (_exclude(domain, call, x, y), _exclude(domain, call, y, x))
     elif holds:
         found = _ordered(domain, call, x, y, call.primitive is logic.LESS)
     else:
@@ -78,7 +78,7 @@ def _not_ordered(
     return (x if y.nan else before._replace(nan=x.nan), y if x.nan else after._replace(nan=y.nan))
 
 
-def _equal(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> tuple[ValueRange, ValueRange]:
+def _equal(x: ValueRange, y: ValueRange) -> tuple[ValueRange, ValueRange]:
     low, high = max(x.low, y.low), min(x.high, y.high)
     minus, plus = x.minus and y.minus, x.plus and y.plus
     return (
@@ -87,12 +87,8 @@ def _equal(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> tuple[
     )
 
 
-def _unequal(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> tuple[ValueRange, ValueRange]:
-    """Return the ranges where x != y: an end is excluded if the other tensor is that number everywhere."""
-    return _exclude(domain, call, x, y), _exclude(domain, call, y, x)
-
-
 def _exclude(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> ValueRange:
+    """Return the range of x where x != y: without an end of x that y is everywhere."""
     if y.low != y.high or y.nan or not math.isfinite(y.low) or x.low == x.high:
         return x
     low = _above(domain, call, x.low) if x.low == y.low else x.low

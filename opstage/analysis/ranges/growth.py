@@ -1,4 +1,4 @@
-"""Growth of loop carries: by at most a factor and a number in each iteration.
+"""Growth of loop carries, by at most a factor and a number in each iteration, and trip counts of while loops.
 
 c ← a·c + b with |a| < 1 never exceeds max(|c₀|, |b|/(1 - |a|)), and a running sum of n terms is at most n times the
 largest of them. Ranges alone find neither limit, since only the range of all numbers is stable. So the body runs once
@@ -12,15 +12,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 
+import numpy as np
 from typing_extensions import override
 
 from ...ops import activation, elementwise, indexing, layout, logic, reduction, slicing
 from ...ops import matmul as linalg
+from ...ops.body import Body
 from ...ops.dims import Dim
 from ...ops.primitive import Primitive
 from ...ops.types import TensorType, is_float
 from ..dependence.regions import largest
-from ..domain import Domain, LoopFacts, OpCall, Rule
+from ..domain import Domain, LoopFacts, OpCall, Rule, Trips
 from .fact import INFINITY, ValueRange
 from .reduction import counted
 
@@ -282,3 +284,55 @@ def _largest(first: float, factor: float, rest: float, iterations: float) -> flo
     except OverflowError:
         return INFINITY
     return (first * grown + rest * max(terms, iterations)) * _SLACK
+
+
+# Trip counts of while loops, by a carry that counts up or down to a limit of the test ---------------------------------
+
+
+_EXACT_FLOATS = 2.0**52
+"""Sums and quotients of whole numbers up to this are exact."""
+
+
+def count_trips(
+    body: Body, init: Sequence[ValueRange], within: Sequence[ValueRange], slots: Sequence[ValueRange | None]
+) -> Trips[ValueRange]:
+    """Bound the iterations of a while loop, given the ranges of its initial carries and of one iteration.
+
+    within   the ranges of the carries that satisfy the test
+    slots    the ranges of all slots of the body then
+
+    Let each iteration add at least d >= 1 to an integer c, and let the test imply c <= m. Before iteration k the
+    integer is at least c0 + k*d, so k <= (m - c0)/d. It never wraps around, since the dtype represents the sum of m and
+    the largest increment.
+    """
+    most: list[int] = []
+    counters: dict[int, ValueRange] = {}
+    for i, (first, here, type_) in enumerate(zip(init, within, body.input_types)):
+        move = _increment(body, i, slots)
+        if move is None or type_.shape != () or type_.dtype.kind != "i":
+            continue
+        low, high, start, end = *move, first.low, here.high
+        down = high <= -1
+        if down:  # the same for the negative
+            low, high, start, end = -high, -low, -first.high, -here.low
+        if low < 1 or max(abs(start), abs(end), high) >= min(np.iinfo(type_.dtype).max / 4, _EXACT_FLOATS):
+            continue
+        most.append(max(int((end - start) // low) + 1, 0))
+        last = max(end + high, -first.low if down else first.high)
+        counters[i] = ValueRange(-last if down else start, -start if down else last, integral=True)
+    return Trips(min(most, default=None), counters)
+
+
+def _increment(body: Body, carry: int, facts: Sequence[ValueRange | None]) -> tuple[float, float] | None:
+    """Return the least and the largest number that an iteration adds to a carry; None if it does not add one."""
+    source, result = body.inputs[carry], body.outputs[carry]
+    made = next((equation for equation in body.equations if result in equation.outputs), None)
+    if made is None or made.primitive not in (elementwise.ADD, elementwise.SUB):
+        return None
+    x, y = made.inputs
+    if made.primitive is elementwise.ADD and y == source:
+        x, y = y, x
+    move = facts[y]
+    if x != source or y == source or move is None:
+        return None
+    return (move.low, move.high) if made.primitive is elementwise.ADD else (-move.high, -move.low)

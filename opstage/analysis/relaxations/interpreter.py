@@ -35,7 +35,7 @@ from ...ops.reduction import LOG_SOFTMAX, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, SO
 from ...ops.slicing import CONCAT, PAD, SLICE, STACK
 from ...ops.types import BOOL, FLOAT64, DType, Shape, TensorType, is_float
 from ...transforms.interpreter import Interpreter, Wrapper
-from ..intervals.interpreter import TINY, Interval, Intervals, down, gamma, machine_epsilon, overflow
+from ..intervals.interpreter import TINY, Interval, Intervals, down, epsilon, gamma, overflow
 
 
 class Relaxation(NamedTuple):
@@ -220,7 +220,7 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
             before = arrived[key][1]
             size = ops.clamp(ops.add(ops.abs(before), ops.abs(a)), lo=TINY[a.dtype], hi=float("inf"))
             size = ops.mul(double(ops, size), double(ops, magnitude(ops, node.interval)))
-            terms.append(_summed(ops, samples, ops.scale(size, c=-2 * machine_epsilon(a.dtype)), a.dtype))
+            terms.append(_summed(ops, samples, ops.scale(size, c=-2 * epsilon(a.dtype)), a.dtype))
             a = ops.add(before, a)
         arrived[key] = node, a
 
@@ -281,7 +281,7 @@ def _summed(ops: Any, samples: int, x: Any, dtype: DType) -> Any:
         rows -= 1
     x = ops.reshape(x, shape=(samples, rows, count // rows))
     g = gamma(x.dtype, rows + count // rows)
-    error = ops.scale(ops.abs(x), c=g * (1 + g) + 2 * machine_epsilon(x.dtype))
+    error = ops.scale(ops.abs(x), c=g * (1 + g) + 2 * epsilon(x.dtype))
     x = ops.sub(x, ops.add(error, TINY[dtype]))
     return ops.reduce_sum(ops.reduce_sum(x, axis=2), axis=1)
 
@@ -304,7 +304,7 @@ def rounded(ops: Any, below: Any, above: Any, size: Any, error: float) -> tuple[
     costs 4 eps more.
     """
     dtype = size.dtype
-    lost = ops.add(ops.scale(size, c=error + 4 * machine_epsilon(dtype)), TINY[dtype])
+    lost = ops.add(ops.scale(size, c=error + 4 * epsilon(dtype)), TINY[dtype])
     if below is None:
         return ops.neg(lost), lost
     return ops.sub(below, lost), ops.add(above, lost)

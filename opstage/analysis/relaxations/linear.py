@@ -22,7 +22,7 @@ from ...ops.reduction import REDUCE_SUM, SOFTMAX
 from ...ops.slicing import CONCAT, PAD, SLICE
 from ...ops.types import FLOAT32, TensorType, is_float
 from ..intervals.elementwise import full_like
-from ..intervals.interpreter import TINY, Interval, gamma, machine_epsilon, up
+from ..intervals.interpreter import TINY, Interval, epsilon, gamma, up
 from ..intervals.reduction import PRODUCT_TERMS, SUM_TERMS
 from . import unary
 from .interpreter import Related, Relaxed, by_sign, double, magnitude, rounded
@@ -131,7 +131,7 @@ def _centred(
     """
     interval, dtype = x.interval, x.dtype
     run, coefficients = _errors(primitive, refs, static, out, more=len(refs) - 2)
-    each = run / 2 + machine_epsilon(dtype) / 2
+    each = run / 2 + epsilon(dtype) / 2
     centre = ops.add(ops.scale(interval.lower, c=0.5), ops.scale(interval.upper, c=0.5))
     radius = up(ops, ops.maximum(ops.sub(interval.upper, centre), ops.sub(centre, interval.lower)))
     moved = ops.add(ops.scale(magnitude(ops, interval), c=each), ops.scale(radius, c=coefficients))
@@ -143,7 +143,7 @@ def _centred(
         sizes.append(moved if ref is x else ops.scale(size, c=each) if is_bias else size)
         middles.append(double(ops, centre if ref is x else ref.interval.lower))
     lost = ops.add(ops.bind(primitive, tuple(sizes), static)[0], ops.scale(magnitude(ops, out), c=run / 2))
-    lost = ops.add(ops.scale(lost, c=(1 + 2 * run) * (1 + 16 * machine_epsilon(dtype))), TINY[dtype])
+    lost = ops.add(ops.scale(lost, c=(1 + 2 * run) * (1 + 16 * epsilon(dtype))), TINY[dtype])
     value = ops.bind(primitive, tuple(middles), static)[0]
     return ops.sub(value, double(ops, lost)), ops.add(value, double(ops, lost)), centre
 
@@ -212,7 +212,7 @@ def _mul(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[I
     out = relaxed.intervals.bind(MUL, (a, b), {})[0]
     below, above = ops.neg(ops.mul(a.lower, b.lower)), ops.neg(ops.mul(a.lower, b.upper))
     size = ops.scale(ops.mul(magnitude(ops, a), magnitude(ops, b)), c=4.0)
-    below, above = rounded(ops, below, above, size, 16 * machine_epsilon(x.dtype))
+    below, above = rounded(ops, below, above, size, 16 * epsilon(x.dtype))
 
     def pull(ops: Any, g: Any) -> Sequence[Any]:
         return [ops.mul(g, by_sign(ops, g, b.lower, b.upper)), ops.mul(g, a.lower)]

@@ -11,7 +11,7 @@ from ...ops.primitive import Primitive, Static
 from ...ops.transcendental import ATAN
 from ...ops.types import FLOAT64, DType
 from ..intervals.elementwise import FACTOR_ERRORS, KERNEL_ERRORS, WAVE_ERROR, full_like, greatest, least
-from ..intervals.interpreter import TINY, Interval, machine_epsilon
+from ..intervals.interpreter import TINY, Interval, epsilon
 from .interpreter import Related, Relaxed, ReluRegion, by_sign, double, magnitude, rounded
 
 
@@ -39,7 +39,7 @@ def _related(
     slope = _steepest(ops, lines, x.dtype)
     constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
     size = ops.add(ops.add(ops.mul(slope, magnitude(ops, x.interval)), constants), size)
-    below, above = rounded(ops, lines.below, lines.above, size, ulps * machine_epsilon(x.dtype))
+    below, above = rounded(ops, lines.below, lines.above, size, ulps * epsilon(x.dtype))
 
     def pull(ops: Any, a: Any) -> Sequence[Any]:
         own = ops.mul(a, by_sign(ops, a, lines.slope_below, lines.slope_above))
@@ -113,9 +113,9 @@ def _between_lines(relaxed: Relaxed[Any], x: Related[Any], curve: Curve, found: 
     slope = _steepest(ops, lines, x.dtype)
     leaning = ops.mul(slope, ops.maximum(ops.abs(curve.low), ops.abs(curve.high)))
     constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
-    exactly = ops.scale(ops.add(ops.add(leaning, constants), found.size), c=(found.ulps + 4) * machine_epsilon(FLOAT64))
+    exactly = ops.scale(ops.add(ops.add(leaning, constants), found.size), c=(found.ulps + 4) * epsilon(FLOAT64))
     turned = ops.mul(slope, ops.sub(curve.high, curve.low))
-    coarsely = ops.scale(ops.add(ops.add(leaning, turned), found.run), c=machine_epsilon(x.dtype) * (1 + 2**-20))
+    coarsely = ops.scale(ops.add(ops.add(leaning, turned), found.run), c=epsilon(x.dtype) * (1 + 2**-20))
     lost = ops.add(ops.add(exactly, coarsely), TINY[x.dtype])
     nothing = double(ops, ops.add(ops.sub(out.lower, out.lower), ops.sub(out.upper, out.upper)))  # 0, else nan
     below, above = ops.sub(lines.below, ops.add(lost, nothing)), ops.add(lines.above, ops.add(lost, nothing))
@@ -130,7 +130,7 @@ def _between_lines(relaxed: Relaxed[Any], x: Related[Any], curve: Curve, found: 
 def _steepest(ops: Any, lines: Lines, dtype: DType) -> Any:
     """Return the greater of both slopes, at least a slope whose rounding equals the underflow of a slope."""
     slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
-    return ops.clamp(slope, lo=TINY[dtype] / machine_epsilon(dtype), hi=float("inf"))
+    return ops.clamp(slope, lo=TINY[dtype] / epsilon(dtype), hi=float("inf"))
 
 
 def _round_slope(ops: Any, slope: Any, dtype: DType) -> Any:
