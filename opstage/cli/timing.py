@@ -233,7 +233,7 @@ def plan(
     if calibrate:
         if on != CPU:
             raise UsageError(f"--calibrate measures this machine, and the plan is for {on}; leave one of them out")
-        machine_rates(settings.options.replace(mesh="", zero=0), anew=True)
+        machine_rates(settings.options.replace(mesh="", zero=0), remeasure=True)
     made = predict_step(settings, at=read_sizes(at), on=on, steps=steps, epochs=epochs, cluster=cluster)
     found = measure_settings(settings, made) if measure else None
     if as_json:

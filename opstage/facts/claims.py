@@ -117,7 +117,7 @@ def _facts(
     found = next((size for size in every if isinstance(size, DimExpr) and str(size) == axis), None)
     dim = found if axis in program.scope.names else None  # a size that is a number, or a formula, does not name an axis
     told = [name for name in program.names if axis is None and any(_names_input(name, each) for each in followed)]
-    domain = Dependence(dim, told) if ranges is None else Dependence(dim, told, limits_at=ranges.dtype_limits)
+    domain = Dependence(dim, told) if ranges is None else Dependence(dim, told, dtype_limits=ranges.dtype_limits)
     masked: dict[Finding, None] = {}
     notes: dict[str, None] = {}
 

@@ -45,7 +45,7 @@ class RangeReport:
 
     @property
     def safe(self) -> bool:
-        """Return whether there are no findings, and every output is finite under the assumptions."""
+        """Return whether nothing was found, and every output is finite under the assumptions."""
         return not self.findings and not any(found.nan or found.infinite for _, found in self.outputs)
 
     def __str__(self) -> str:

@@ -46,17 +46,17 @@ _PINNING = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL
 VERSION = 7
 
 
-def machine_rates(options: Options, *, anew: bool = False) -> Rates:
+def machine_rates(options: Options, *, remeasure: bool = False) -> Rates:
     """Return the rates of this machine for the interpreter and dtype of `options`: stored ones, or measured ones.
 
-    They are measured if none are stored, or if `anew` asks for it, and then stored.
+    They are measured if none are stored, or with `remeasure`, and then stored.
 
     Raises:
         UsageError: the interpreter is not supported.
     """
     require_measurable(options)
     place = _cache_file(options)
-    if place is not None and not anew:
+    if place is not None and not remeasure:
         with suppress(OSError, ValueError, UsageError):
             return Rates.from_data(json.loads(place.read_text()))
     rates = measure_rates(options)
@@ -126,7 +126,7 @@ def _busy() -> str:
         return ""
     if load <= 1 + cores / 4:
         return ""
-    return f", while it was busy (load {load:.1f} of {cores} cores), which makes predictions longer: --calibrate anew"
+    return f", while it was busy (load {load:.1f} of {cores} cores), which makes predictions longer: repeat --calibrate"
 
 
 def processor_name() -> str:

@@ -2,7 +2,7 @@
 
 Numbers that depend on that of the rows are those of the whole batch, and so are sums over rows that are no terms but
 divide one, say. What is fixed, such as a penalty, each part adds in its share. Then what the parts give adds up to the
-loss of the batch, and so do its gradients. `analysis.rows.parts_of` proves which sums these are, on the traced loss.
+loss of the batch, and so do its gradients. `analysis.rows.analyze_parts` proves which sums these are.
 
 An op may take each row to one of its own while the derivative rule that its user declared does not: the rule
 normalizes, centres or clips over the batch, or reads its size. Such an op counts as one that mixes rows.

@@ -54,10 +54,10 @@ def test_the_same_as_json(opstage: Command) -> None:
     )
 
 
-def test_the_machine_is_measured_anew_when_asked(opstage: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_is_measured_again_with_calibrate(opstage: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(
-        importlib.import_module("opstage.cli.timing"), "machine_rates", lambda _, anew: asked.append(anew)
+        importlib.import_module("opstage.cli.timing"), "machine_rates", lambda _, remeasure: asked.append(remeasure)
     )
     assert opstage("plan", *MLP, "--at", "B=16", "--calibrate")[0] == 0
     assert asked == [True]

@@ -290,7 +290,7 @@ def test_places_are_read_in_the_dtype() -> None:
     report = opstage.check(program, Spec((4096,)))
     body = report.program.body
     for dtype, known in (("float32", True), ("float16", False)):
-        domain = Dependence(None, limits_at=lambda each, dtype=dtype: float_limits(dtype))  # type: ignore[misc]
+        domain = Dependence(None, dtype_limits=lambda each, dtype=dtype: float_limits(dtype))  # type: ignore[misc]
         facts = Interpretation([domain]).run(body, [(domain.source("x", body.types[body.inputs[0]]),)])
         assert (facts[body.outputs[0]][0].region(0) != ANYWHERE) == known
 

@@ -126,10 +126,10 @@ class Dependence(Nested):
         dim: Dim | None,
         names: Sequence[str] = (),
         sources: Collection[str] | None = None,
-        limits_at: Callable[[DType], FloatLimits] | None = None,
+        dtype_limits: Callable[[DType], FloatLimits] | None = None,
     ):
         super().__init__()
-        self.dtype_limits = limits_at or _own_limits
+        self.dtype_limits = dtype_limits or _own_limits
         self.dim = dim
         self.names = tuple(names)
         self.sources = sources

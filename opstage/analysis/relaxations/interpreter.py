@@ -83,7 +83,7 @@ class Related(Infix, Generic[R]):
 class Relaxed(Wrapper[Related[R], R]):
     """Bounds by linear relaxations, intersected with intervals, so that they are never looser than either.
 
-    samples   the number of boxes along the leading axis of every input, each with bounds of its own; 1 for one box
+    samples   the number of boxes along the leading axis of every input, each with separate bounds; 1 for one box
     most      the most elements of a sample for which relaxations bound the inputs of an activation too; beyond it
               intervals alone bound them
     phases    the region of each box in which bounds hold, if that is not all of it
