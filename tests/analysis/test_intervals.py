@@ -219,7 +219,7 @@ def test_other_precisions_and_methods_are_refused() -> None:
 
 def test_ends_of_different_types_are_refused_in_a_program() -> None:
 
-    with pytest.raises(ShapeError, match="ends of a box are of one type"):
+    with pytest.raises(ShapeError, match="expected ends of a box with one type"):
         opstage.run(lambda ops, x: transform.bounds(ops, lambda ops, x: x, Box(x, ops.sum(x))).lower, np.ones(2))
 
 

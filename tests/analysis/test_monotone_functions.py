@@ -9,7 +9,6 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.analysis.intervals.elementwise import KERNEL_ERRORS
 from opstage.analysis.monotone_functions import MONOTONE
 from opstage.ops.primitive import Primitive
 
@@ -70,7 +69,3 @@ def test_kernels_stay_within_the_limits_of_the_table(backend: Any) -> None:
     for (primitive, _), y in zip(bounded, found):
         assert np.float32(MONOTONE[primitive].least) <= y.min(), primitive.name
         assert y.max() <= np.float32(MONOTONE[primitive].greatest), primitive.name
-
-
-def test_every_function_of_the_table_has_an_error() -> None:
-    assert set(MONOTONE) == set(KERNEL_ERRORS)

@@ -72,13 +72,9 @@ def shown(ops: Interpreter[Any], x: Interval[Any]) -> Box:
 
 Rule: TypeAlias = Callable[..., Sequence[Any]]
 
-_FAMILIES = (elementwise, control, reduction)
+RULES: dict[Primitive, Rule] = {**elementwise.RULES, **control.RULES, **reduction.RULES}
 
-RULES: dict[Primitive, Rule] = {}
-for _family in _FAMILIES:
-    RULES |= _family.RULES
-
-EXACT: frozenset[Primitive] = frozenset().union(*[getattr(family, "EXACT", ()) for family in _FAMILIES])
+EXACT: frozenset[Primitive] = elementwise.EXACT | control.EXACT | reduction.EXACT
 """Ops whose results are elements of their operands, or decided by them, without rounding: points give points."""
 
 OPEN_INTEGERS: frozenset[Primitive] = control.OPEN_INTEGERS | reduction.OPEN_INTEGERS

@@ -8,52 +8,11 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any, NamedTuple
 
-from ...ops.activation import (
-    CELU,
-    ELU,
-    GELU,
-    HARDSIGMOID,
-    HARDSWISH,
-    HARDTANH,
-    LEAKY_RELU,
-    LOG_SIGMOID,
-    MISH,
-    RELU,
-    RELU_GRAD,
-    SELU,
-    SILU,
-    SOFTSHRINK,
-    SOFTSIGN,
-    TANHSHRINK,
-)
-from ...ops.elementwise import (
-    ABS,
-    ADD,
-    CLAMP,
-    COS,
-    DIV,
-    ERF,
-    EXP,
-    INV,
-    LOG,
-    MAXIMUM,
-    MINIMUM,
-    MUL,
-    NEG,
-    POW,
-    POWER,
-    SAFE_LOG,
-    SCALE,
-    SIGMOID,
-    SIN,
-    SOFTPLUS,
-    SQRT,
-    SUB,
-    TANH,
-)
+from ...ops.activation import GELU, HARDSWISH, MISH, RELU_GRAD, SILU
+from ...ops.elementwise import ABS, ADD, COS, DIV, INV, MAXIMUM, MINIMUM, MUL, POW, POWER, SCALE, SIN, SUB
 from ...ops.primitive import Primitive, Static
-from ...ops.rounding import CEIL, FLOOR, FLOOR_DIVIDE, MOD, ROUND, SIGN, TRUNC
-from ...ops.transcendental import ACOS, ACOSH, ASIN, ASINH, ATAN, ATANH, COSH, EXP2, EXPM1, LOG1P, LOG2, LOG10, SINH
+from ...ops.rounding import FLOOR_DIVIDE, MOD
+from ...ops.transcendental import COSH
 from ..monotone_functions import MONOTONE, Monotone, corners, is_even, magnitudes, power_operands
 from .interpreter import Interval, Intervals, down, epsilon, rising, rounded_ends, up
 
@@ -318,34 +277,7 @@ def _wave(primitive: Primitive, crest: float) -> Callable[..., Refs]:
 # Monotone functions: the ends of the result are those of the operand, rounded -----------------------------------------
 
 
-class KernelError(NamedTuple):
-    """The largest error of a kernel, on every interpreter.
-
-    ulps      0 for an exact result
-    absolute  relative to max(|operand|, 1), where cancellation leaves no relative error
-    """
-
-    ulps: float = 0.0
-    absolute: bool = False
-
-
-_EXACTLY = KernelError()
-KERNEL_ERRORS: dict[Primitive, KernelError] = {
-    **dict.fromkeys((NEG, RELU, CLAMP, HARDTANH, FLOOR, CEIL, ROUND, TRUNC, SIGN), _EXACTLY),
-    **dict.fromkeys((SCALE, SQRT, LEAKY_RELU), KernelError(1)),
-    **dict.fromkeys((EXP, EXP2, LOG, LOG2, LOG10, SAFE_LOG, TANH, ERF, ATAN, SOFTSIGN), KernelError(4)),
-    **dict.fromkeys((EXPM1, LOG1P, SIGMOID), KernelError(6)),
-    **dict.fromkeys((SOFTPLUS, LOG_SIGMOID, ELU), KernelError(8)),
-    **dict.fromkeys((SELU, CELU), KernelError(10)),
-    **dict.fromkeys((ASIN, ACOS, TANHSHRINK), KernelError(8, absolute=True)),
-    **dict.fromkeys((SINH, ASINH, ACOSH, ATANH), KernelError(16, absolute=True)),
-    HARDSIGMOID: KernelError(6, absolute=True),
-    SOFTSHRINK: KernelError(2, absolute=True),
-}
-"""Tests check them against exact values, on each interpreter; they leave room for those of a GPU."""
-
-
-def _bounded(primitive: Primitive, kind: Monotone, kernel: KernelError) -> Callable[..., tuple[Interval[Any]]]:
+def _bounded(primitive: Primitive, kind: Monotone) -> Callable[..., tuple[Interval[Any]]]:
     def rule(bounds: Intervals[Any], refs: tuple[Interval[Any], ...], static: Static) -> tuple[Interval[Any]]:
         (x,), ops = refs, bounds.inner
         rises = kind.rises(static)
@@ -354,9 +286,9 @@ def _bounded(primitive: Primitive, kind: Monotone, kernel: KernelError) -> Calla
         first, last = (x.lower, x.upper) if rises else (x.upper, x.lower)
         lower = ops.bind(primitive, (first,), static)[0]
         upper = lower if x.point else ops.bind(primitive, (last,), static)[0]
-        if kernel.ulps == 0:
+        if kind.ulps == 0:
             return (bounds.between(lower, upper),)
-        lower, upper = _rounded(ops, kind, kernel, x, lower, upper)
+        lower, upper = _rounded(ops, kind, x, lower, upper)
         if primitive is SCALE:  # a product of nonnegative numbers is nonnegative, however small
             lower, upper = _of_one_sign(ops, first, last, lower, upper, static["c"])
         return (bounds.between(lower, upper),)
@@ -364,14 +296,12 @@ def _bounded(primitive: Primitive, kind: Monotone, kernel: KernelError) -> Calla
     return rule
 
 
-def _rounded(
-    ops: Any, kind: Monotone, kernel: KernelError, x: Interval[Any], lower: Any, upper: Any
-) -> tuple[Any, Any]:
+def _rounded(ops: Any, kind: Monotone, x: Interval[Any], lower: Any, upper: Any) -> tuple[Any, Any]:
     size = None
-    if kernel.absolute:
+    if kind.absolute:
         size = ops.maximum(ops.maximum(ops.abs(x.lower), ops.abs(x.upper)), 1.0)
         size = ops.maximum(size, ops.maximum(ops.abs(lower), ops.abs(upper)))
-    lower, upper = down(ops, lower, kernel.ulps, of=size), up(ops, upper, kernel.ulps, of=size)
+    lower, upper = down(ops, lower, kind.ulps, of=size), up(ops, upper, kind.ulps, of=size)
     # limits that the dtype does not represent, such as those of atan, may be rounded inward
     if kind.least.is_integer():
         lower = ops.maximum(lower, kind.least)
@@ -405,8 +335,8 @@ RULES: dict[Primitive, Callable[..., Refs]] = {
     RELU_GRAD: _relu_grad,
     SIN: _wave(SIN, math.pi / 2),
     COS: _wave(COS, 0.0),
-    **{primitive: _bounded(primitive, kind, KERNEL_ERRORS[primitive]) for primitive, kind in MONOTONE.items()},
+    **{primitive: _bounded(primitive, kind) for primitive, kind in MONOTONE.items()},
 }
 EXACT = frozenset(
-    {ABS, MAXIMUM, MINIMUM, RELU_GRAD, *[primitive for primitive, kernel in KERNEL_ERRORS.items() if kernel.ulps == 0]}
+    {ABS, MAXIMUM, MINIMUM, RELU_GRAD, *[primitive for primitive, kind in MONOTONE.items() if kind.ulps == 0]}
 )

@@ -48,7 +48,7 @@ def rising(function: Callable[[float], float]) -> Rule:
     """Return the rule of a monotone function, with values between the limits that its op declares."""
 
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-        (x,), (least, most, _) = facts, MONOTONE[call.primitive]
+        (x,), (least, most, *_) = facts, MONOTONE[call.primitive]
         low, high = _evaluate(function, x.low, least, most), _evaluate(function, x.high, least, most)
         limits = domain.dtype_limits(call.outputs[0].dtype)
         ends = limits.rounded(least, most)

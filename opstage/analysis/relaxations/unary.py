@@ -10,8 +10,9 @@ from ...ops.elementwise import COS, ERF, EXP, INV, LOG, POW, SIGMOID, SIN, SOFTP
 from ...ops.primitive import Primitive, Static
 from ...ops.transcendental import ATAN
 from ...ops.types import FLOAT64, DType
-from ..intervals.elementwise import FACTOR_ERRORS, KERNEL_ERRORS, WAVE_ERROR, full_like, greatest, least
+from ..intervals.elementwise import FACTOR_ERRORS, WAVE_ERROR, full_like, greatest, least
 from ..intervals.interpreter import TINY, Interval, epsilon
+from ..monotone_functions import MONOTONE
 from .interpreter import Related, Relaxed, ReluRegion, by_sign, double, magnitude, rounded
 
 
@@ -280,7 +281,7 @@ def _s_shaped(primitive: Primitive, odd: Odd) -> Callable[..., Any]:
     of a tangent whose slope is off by d, d times the operand, since another point touches it; and of the products, in
     `_LINES`.
     """
-    kernel = KERNEL_ERRORS[primitive].ulps
+    kernel = MONOTONE[primitive].ulps
 
     def find(ops: Any, curve: Curve) -> CurveLines:
         low, high, dtype = curve.low, curve.high, curve.dtype
@@ -311,7 +312,7 @@ def of_sigmoid(ops: Any, out: Interval[Any]) -> Any:
     """
     low, high = double(ops, ops.maximum(out.lower, 0.0)), double(ops, ops.minimum(out.upper, 1.0))
     one = full_like(ops, low, 1.0)
-    return ops.mul(high, ops.add(one, ops.scale(ops.sub(one, low), c=KERNEL_ERRORS[EXP].ulps)))
+    return ops.mul(high, ops.add(one, ops.scale(ops.sub(one, low), c=MONOTONE[EXP].ulps)))
 
 
 _PIECES = 32
@@ -384,8 +385,8 @@ def _positive(of: Callable[..., Any]) -> Callable[..., Any]:
 RULES: dict[Primitive, Callable[..., Any]] = {
     RELU: _relu,
     LEAKY_RELU: _relu,
-    **{p: _curved(p, 1, KERNEL_ERRORS[p].ulps) for p in (EXP, SOFTPLUS)},
-    **{p: _curved(p, -1, KERNEL_ERRORS[p].ulps) for p in (LOG, SQRT)},
+    **{p: _curved(p, 1, MONOTONE[p].ulps) for p in (EXP, SOFTPLUS)},
+    **{p: _curved(p, -1, MONOTONE[p].ulps) for p in (LOG, SQRT)},
     INV: _positive(_curved(INV, 1, 1)),
     POW: _pow,
     **{primitive: _s_shaped(primitive, odd) for primitive, odd in ODD.items()},
