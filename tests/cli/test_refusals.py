@@ -73,7 +73,7 @@ REFUSED = [
     ("plan mlp --at B=64 --on none.toml", "none.toml"),
     ("plan mlp --at B=64,C=3", "C"),
     ("plan mlp --at B=64 --dtype exact", "fractions"),
-    ("plan mlp --at B=64 --backend shape_check", "no calibration for backend"),
+    ("plan mlp --at B=64 --backend shape_check", "calibration of backend 'shape_check' on cpu is not supported"),
     ("plan mlp --at B=64 --steps 1 --epochs 1", "give one of them"),
     ("plan mlp --at B=100000000 --epochs 1", "smaller than a batch of 100000000"),
     ("plan gpt --at B=2,T=1000", "T"),

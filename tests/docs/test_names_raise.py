@@ -102,7 +102,7 @@ WRONG = (
     Wrong(
         "facts.ranges_of",
         lambda: facts.ranges_of(opstage.check(mismatched, Spec("3 4"))),
-        "argument report: expected a program without errors",
+        "ranges_of: argument report: expected one without errors",
     ),
     Wrong("facts.report_of", lambda: facts.report_of(ANY), "report_of: argument graph: expected"),
     Wrong("testing.assert_shapes", lambda: testing.assert_shapes(square, "y: B"), "square has no argument 'y'"),

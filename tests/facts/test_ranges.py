@@ -97,7 +97,7 @@ def test_fixes_are_those_that_leave_nothing_to_say() -> None:
     assert "ops.log_softmax" in fixes["log of softmax"]
     assert "ops.log_sigmoid" in fixes["log of sigmoid"]
     assert "safe_log" in fixes["log of relu"]
-    assert "maximum off first" in fixes["exp"]
+    assert "subtract the maximum first" in fixes["exp"]
 
 
 def test_bounds_of_inputs_decide() -> None:

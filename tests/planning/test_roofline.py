@@ -101,5 +101,5 @@ def test_an_op_that_was_not_measured_is_said() -> None:
 def test_rates_are_plain_data_and_back() -> None:
     rates = replace(FLAT, kernels={"mul": CURVE}, loops={"any": 1.0})
     assert Rates.from_data(rates.as_data()) == rates
-    with pytest.raises(UsageError, match="no rates"):
+    with pytest.raises(UsageError, match="expected the result of as_data"):
         Rates.from_data({"name": "x"})

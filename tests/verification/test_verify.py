@@ -195,7 +195,7 @@ def test_unusable_files_end_with_2(tmp_path: Path) -> None:
 
 def test_a_model_of_several_inputs_is_refused() -> None:
     two = SimpleNamespace(inputs={"a": None, "b": None}, outputs=("y",), state=None)
-    with pytest.raises(UsageError, match="has one input and one output"):
+    with pytest.raises(UsageError, match="expected a model with one input, one output"):
         as_row_network(two)
 
 

@@ -111,7 +111,7 @@ def test_means_of_squares_stay_at_least_0_in_every_step(optimizer: Any, squared:
     """Without a word on how far training has come: by induction, from what the optimizer begins with."""
     found = kept_by(optimizer)
     assert found.safe and dict(found.outputs)[squared].low == 0, found
-    assert any("is proved to leave it" in each for each in found.given)
+    assert any("which is proved for every step" in each for each in found.given)
 
 
 def test_a_mean_that_a_step_may_make_negative_is_not_taken_to_stay() -> None:
