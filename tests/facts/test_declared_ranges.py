@@ -69,7 +69,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing finite": (lambda: Spec("B", range=(np.inf, np.inf)), "low <= high"),
     "one number": (lambda: Spec("B", range=3), "low <= high"),  # type: ignore[arg-type]
     "three": (lambda: Spec("B", range=(0, 1, 2)), "low <= high"),  # type: ignore[arg-type]
-    "of a mask": (lambda: Spec("B", "bool", range=(0, 1)), "a mask is True or False"),
+    "of a mask": (lambda: Spec("B", "bool", range=(0, 1)), "A mask is True or False"),
     "text": (lambda: read_inputs(["x: B in [0, a]"]), "a range is two numbers"),
     "text without brackets": (lambda: read_inputs(["x: B in 0 1"]), "a range is two numbers"),
     "box without one": (lambda: opstage.bounds(exponential, Spec("2 4")), "expected a Spec with a range"),
