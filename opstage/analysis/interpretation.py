@@ -207,8 +207,8 @@ def switch(run: Interpretation, equation: Equation, read: Sequence[Facts], types
 
 
 def remat(run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
-    """The results of the body."""
-    return list(run.outputs_of(equation.static["body"], read))
+    """Return the facts of a rematerialised body, which are those of its results."""
+    return list(run.run_outputs(equation.static["body"], read))
 
 
 def while_loop(
