@@ -28,7 +28,7 @@ class _Member(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its elements."""
+        """Return the number of its elements."""
         return int(prod(self.type.shape))
 
 
@@ -55,7 +55,7 @@ class Bucket:
         self.nbytes = 0
 
     def add(self, values: Sequence[Any], type_: TensorType, static: Static) -> int:
-        """One more call, on the ranks' values: its number."""
+        """Add a call on the ranks' values, and return its number."""
         dim: int = static.get("dim", 0)
         self._members.append(_Member(values, type_, dim % max(1, len(type_.shape))))
         self.nbytes += int(type_.nbytes)
@@ -63,7 +63,7 @@ class Bucket:
 
     @property
     def begun(self) -> bool:
-        """Whether it takes no more."""
+        """Return whether it takes no more."""
         return self._finish is not None
 
     def begin(self) -> None:
@@ -79,7 +79,7 @@ class Bucket:
         self._members = [member._replace(values=()) for member in self._members]
 
     def result(self, number: int) -> tuple[Any, ...]:
-        """The result of a call on each rank."""
+        """Return the result of a call on each rank."""
         if not self._results:
             if self._finish is None:
                 self.begin()
@@ -92,7 +92,7 @@ class Bucket:
         return self._results[number]
 
     def _pack(self, xs: Sequence[Any]) -> Any:
-        """A rank's tensors as one vector; for a sum that is shared out, what goes to one rank after the other."""
+        """Return a rank's tensors as one vector; for a sum that is sharded, what goes to one rank after the other."""
         if self._primitive is REDUCE_SCATTER and not self._in_order:
             xs = [
                 self._part(x, member.dim, rank) for rank in range(self._ranks) for x, member in zip(xs, self._members)
@@ -102,7 +102,7 @@ class Bucket:
 
     @property
     def _in_order(self) -> bool:
-        """Whether the parts of all ranks stand one after the other in a single tensor."""
+        """Return whether the parts of all ranks stand one after the other in a single tensor."""
         return len(self._members) == 1 and self._members[0].dim == 0
 
     def _part(self, x: Any, dim: int, rank: int) -> Any:
@@ -110,7 +110,7 @@ class Bucket:
         return self._ops.slice(x, axis=dim, start=rank * length, length=length)
 
     def _cut(self, vector: Any) -> list[Any]:
-        """The results of all calls, of the vector of a rank."""
+        """Return the results of all calls, of the vector of a rank."""
         if self._primitive is ALL_GATHER and self._in_order:
             shape = self._members[0].type.shape
             whole = self._ranks * shape[0], *shape[1:]
@@ -128,7 +128,7 @@ class Bucket:
         return TensorType((*shape[:dim], shape[dim] // self._ranks, *shape[dim + 1 :]), member.type.dtype)
 
     def _pieces(self, vector: Any, first: int, members: Sequence[_Member]) -> list[Any]:
-        """Tensors of these types that stand in a vector one after the other."""
+        """Return the tensors of these types that a vector contains one after the other."""
         ops, parts = self._ops, []
         for member in members:
             whole = member.size == int(prod(vector.shape))

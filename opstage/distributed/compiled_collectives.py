@@ -165,7 +165,7 @@ class Joint(NamedTuple):
 
     @property
     def operands(self) -> list[TensorType]:
-        """The types of the operands."""
+        """Return the types of the operands."""
         return [TensorType(shape, np.dtype(dtype)) for shape, dtype in self.types]
 
 
@@ -279,7 +279,7 @@ def meet(
 
 
 def abandon(ranks: Any) -> None:
-    """Leave the exchanges that an earlier run of a program, which has failed, has not ended."""
+    """Leave the exchanges that an earlier run of a program, which failed, left unfinished."""
     numbers: list[int] = ranks.exchanges.pending
     for number in numbers:
         begun = _PENDING.pop(number, None)

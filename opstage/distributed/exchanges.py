@@ -31,9 +31,9 @@ _KNOWN = 4
 
 @final
 class Channel:
-    """An exchange of vectors of one dtype, in which the others send so many elements each.
+    """An exchange of vectors of one dtype, in which the others send this number of elements each.
 
-    It can be begun again before it has ended: each pending one has memory of its own.
+    It can be begun again before it has ended: each pending one has its own memory.
     """
 
     def __init__(self, transport: Transport, sizes: Mapping[int, int], dtype: DType, called: str):
@@ -198,7 +198,8 @@ class Sum:
 
     @property
     def sent_whole(self) -> bool:
-        """Whether every process sends all of its addends to every other; otherwise it cannot be computed here."""
+        """Return whether every process sends all of its addends to every other; otherwise it cannot be computed
+        here."""
         others = [len(group.others) for group in self.groups]
         return min(others) == max(others) == 1 or (min(others) > 0 and self._nbytes <= SMALL)
 
@@ -392,12 +393,12 @@ def flat(place: Array) -> Array:
 
 
 def scatter(hosting: Hosting, axis: str, sizes: Sequence[int], dtype: DType, program: str) -> Scatter:
-    """Return the prepared reduce_scatter of members of so many elements."""
+    """Return the prepared reduce_scatter of members of these numbers of elements."""
     called = exchange_name(REDUCE_SCATTER, axis, (sum(sizes),), dtype) + program
     ranks = hosting.mesh.size(axis)
     return Scatter(hosting, axis, [size // ranks for size in sizes], dtype, called)
 
 
 def gather(hosting: Hosting, axis: str, sizes: Sequence[int], dtype: DType, program: str) -> Gather:
-    """Return the prepared all_gather of parts of so many elements."""
+    """Return the prepared all_gather of parts of these numbers of elements."""
     return Gather(hosting, axis, sizes, dtype, exchange_name(ALL_GATHER, axis, (sum(sizes),), dtype) + program)

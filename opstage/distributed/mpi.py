@@ -79,7 +79,7 @@ class MpiExchange:
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it is under way any more, as of one that is abandoned."""
+        """Return whether nothing of it is under way any more, as of one that is abandoned."""
         return all(request.Test() for request in self._every)
 
     def free(self) -> None:
@@ -253,7 +253,7 @@ class MpiTransport:
         return [self._mpi.buffer.fromaddress(address_of(x), x.nbytes), self._mpi.BYTE]
 
     def start_all(self, requests: Sequence[Any], sent: int) -> None:
-        """Start prepared requests, by which so many bytes are sent."""
+        """Start prepared requests, which send `sent` bytes."""
         self.sent += sent
         try:
             self._mpi.Prequest.Startall(requests)

@@ -259,7 +259,7 @@ def device_name(said: Array) -> str:
 
 
 def load() -> Any:
-    """Import nccl.core. Raises UsageError if it or the library beneath it is missing."""
+    """Import nccl.core. Raises UsageError if it or its library is missing."""
     try:
         module = import_module("nccl.core")
         why = "" if module.get_version().libnccl is not None else "libnccl.so.2 was not found"

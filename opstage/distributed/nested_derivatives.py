@@ -1,6 +1,6 @@
 """Derivatives that a program of ranks takes itself, such as of a penalty on a gradient.
 
-They are taken beneath the `vary` rule, as those of its loss: so `vary`, and the statistics of a batch, are among the
+They are taken below the `vary` rule, as those of its loss: so `vary`, and the statistics of a batch, are among the
 ops that are differentiated, and what comes back is the derivative that one rank with all rows would take.
 """
 
@@ -78,7 +78,7 @@ def jvp_of_ranks(
 
 
 class _Within:
-    """f on refs of the ranks' values, for an interpreter beneath the rule.
+    """f on refs of the ranks' values, for an interpreter below the rule.
 
     built   the structure of its result
     """
@@ -108,7 +108,7 @@ def _leaves(tree: Any, structure: Structure) -> list[Any]:
 
 
 def _seed(ops: Varying, cotangent: Any, out: VaryingRef) -> Any:
-    """Return the cotangent of a result on the interpreter beneath. Ranks with copies share it."""
+    """Return the cotangent of a result on the underlying interpreter. Ranks with copies share it."""
     if cotangent is None:
         return None
     given = ops.adopt(cotangent)

@@ -65,7 +65,7 @@ def launched(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
 
 
 def is_terminal(stream: IO[Any] | None) -> bool:
-    """Whether a person reads the stream on a terminal that moves its cursor.
+    """Return whether a person reads the stream on a terminal that moves its cursor.
 
     mpiexec gives its processes a pseudo-terminal wherever their output goes, so `opstage launch` tells what its own is.
     """
@@ -235,7 +235,7 @@ class Hosting(NamedTuple):
 
     @property
     def ranks(self) -> range:
-        """The ranks hosted by this process."""
+        """Return the ranks hosted by this process."""
         count = require_hosted(self.mesh, self.transport.processes)
         return range(self.transport.process * count, (self.transport.process + 1) * count)
 
@@ -283,7 +283,7 @@ _DELIVERY = 0.02
 
 @final
 class ControlMessages:
-    """The messages between all processes about failures, on a communicator of their own.
+    """The messages between all processes about failures, on their own communicator.
 
     now     the number and the name of the exchange that this process is in, which it answers to those that ask
     heard   the first process that has said that it fails, and why
@@ -328,7 +328,7 @@ class ControlMessages:
 
     def fail(self, text: str, dead: Collection[int], *, reports: bool) -> bool:
         """Tell all who live that this process fails; return whether it is to report the failure: always if it `reports`
-        an error of its own, else if it is the lowest of those that notice one at the same time.
+        its own error, else if it is the lowest of those that notice one at the same time.
 
         Only a process that does not know whether a lower one will report waits for that.
         """

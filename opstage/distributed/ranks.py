@@ -53,7 +53,8 @@ class Parts(NamedTuple):
 
 
 def in_parts(type_: TensorType, axis: str) -> MeshError:
-    """The error of a program that reads all rows of a tensor of which each process has those of its ranks alone."""
+    """Return the error of a program that reads all rows of a tensor of which each process has those of its
+    ranks alone."""
     return MeshError(
         f"of a batch of {type_.shape[0]} rows each process has those of its ranks alone, and a program that shares out "
         f"no rows over mesh axis {axis!r} reads all of them; give it whole batches",
@@ -80,8 +81,8 @@ class RankValues(Typed):
         parts: Parts | None = None,
         pending: tuple[Bucket, int] | None = None,
     ):
-        """Without values, each rank here has its own rows, `parts`; or it is a sum of a bucket, and its number there,
-        which is waited for when it is read."""
+        """Create from the ranks' values. Without these, each rank here has its own rows, `parts`; or it is a sum of a
+        bucket, and its number there, which is waited for when it is read."""
         if type_ is None:
             assert values is not None
             type_ = TensorType(tuple(values[0].shape), values[0].dtype)
@@ -93,12 +94,12 @@ class RankValues(Typed):
 
     @property
     def local_values(self) -> Values:
-        """The value of each rank that is here, or its own rows."""
+        """Return the value of each rank that is here, or its own rows."""
         return self.values if self.parts is None else self.parts.values
 
     @property
     def values(self) -> Values:
-        """The value of each rank that is here."""
+        """Return the value of each rank that is here."""
         found = self._values
         if self.parts is not None:
             raise in_parts(self.type, self.parts.axis)
@@ -111,7 +112,7 @@ class RankValues(Typed):
 
     @property
     def axis(self) -> str | None:
-        """The axis along which each rank has its own rows; None where each has a value."""
+        """Return the axis along which each rank has its own rows; None if each has a value."""
         return None if self.parts is None else self.parts.axis
 
 
@@ -144,7 +145,7 @@ class Ranks(BaseInterpreter[RankValues]):
     )
 
     def __init__(self, inner: BaseInterpreter[Any], mesh: Mesh, transport: Transport = ONE_PROCESS, bucket: int = 0):
-        """Gradients are summed over processes in buckets of so many bytes; 0: one by one, each waited for."""
+        """Sum gradients over processes in buckets of `bucket` bytes; 0: one by one, each awaited."""
         super().__init__(inner.dtype, inner.seed, inner.cursor)
         self.inner = inner
         self.transport = transport
@@ -187,7 +188,7 @@ class Ranks(BaseInterpreter[RankValues]):
         return made if self.lone else self._same(made)
 
     def put_each(self, axis: str, array: Callable[[int], Any]) -> Any:
-        """A tensor that varies over an axis: of each rank here the array that its place along the axis has."""
+        """Return a tensor that varies over an axis: of each rank here the array that its place along the axis has."""
         values = self._put_at_places(axis, array)
         return values[0] if self.lone else self.each(values)
 
@@ -197,7 +198,7 @@ class Ranks(BaseInterpreter[RankValues]):
         return tuple([made[place] for place in places])
 
     def own_rows(self, count: int) -> npt.NDArray[np.int64] | None:
-        """Which of the rows of a batch the ranks of this process take; None where it takes all, or must have all."""
+        """Return which rows of a batch the ranks of this process take; None if it takes all, or must have all."""
         size = self._mesh.size(ROWS)
         if self.transport.processes == 1 or size == 1 or count % size:
             return None
@@ -249,7 +250,7 @@ class Ranks(BaseInterpreter[RankValues]):
 
     @override
     def execute(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:
-        """On an interpreter that compiles, a program is recorded for one rank, and compiled for those here."""
+        """Run a program; an interpreter that compiles records it for one rank, and compiles it for those here."""
         if self._programs is None:
             return self.execute_each(program, refs, step)
         try:
@@ -279,7 +280,7 @@ class Ranks(BaseInterpreter[RankValues]):
             raise
 
     def at(self, device: Any) -> Ranks:
-        """The same ranks in the same program, on another device of the interpreter beneath."""
+        """Return the same ranks in the same program, on another device of the underlying interpreter."""
         inner: Any = self.inner
         made = Ranks(inner.at(device), self._mesh, self.transport, self.bucket)
         made.begin(self._types)
@@ -292,7 +293,7 @@ class Ranks(BaseInterpreter[RankValues]):
             join(device)
 
     def begin(self, types: Sequence[TensorType]) -> None:
-        """A program of inputs of these types begins, on all processes."""
+        """Start a program of inputs of these types, on all processes."""
         self._types = types
         self._filling.clear()
         self._crossing.begin(types)
@@ -305,7 +306,7 @@ class Ranks(BaseInterpreter[RankValues]):
         return self._step
 
     def each(self, values: Iterable[Any]) -> RankValues:
-        """A tensor of which each rank has a value of its own."""
+        """Return a tensor of which each rank has its own value."""
         return RankValues(self, tuple(values))
 
     def _same(self, value: Any) -> RankValues:
@@ -333,7 +334,7 @@ class Ranks(BaseInterpreter[RankValues]):
         return tuple([RankValues(self, values) for values in zip(*outs)])
 
     def _together(self, primitive: Primitive, refs: tuple[RankValues, ...], static: Static) -> tuple[RankValues, ...]:
-        """A loop, a choice or a user's op in whose bodies ranks send each other something: all take it at one pace."""
+        """Bind a loop, a choice or a user's op whose bodies communicate: all ranks run it in lockstep."""
         if primitive.declared or primitive is REMAT:
             return self.decompose(primitive, refs, static)
         if primitive is SCAN:
@@ -345,7 +346,7 @@ class Ranks(BaseInterpreter[RankValues]):
         raise apart(primitive, self.cursor.region.name)
 
     def collective(self, primitive: Primitive, refs: tuple[RankValues, ...], static: Static) -> RankValues:
-        """The result of a collective on each rank that is here."""
+        """Return the result of a collective on each rank that is here."""
         axis: str = static["axis"]
         self.infer(primitive, tuple([ref.type for ref in refs]), static)
         if primitive is AXIS_INDEX:
@@ -374,15 +375,15 @@ class Ranks(BaseInterpreter[RankValues]):
         return self.each([result[rank] for rank in self.hosted])
 
     def _crossed(self, axis: str) -> bool:
-        """Whether groups along an axis span several processes."""
+        """Return whether groups along an axis span several processes."""
         found = self._crosses.get(axis)
         if found is None:
             found = self._crosses[axis] = self._hosting.crosses(axis)
         return found
 
     def _coming(self, primitive: Primitive, x: RankValues, static: Static) -> RankValues:
-        """A collective in a bucket with others; one that is full is begun. What fills one by itself is not copied: it
-        goes as it is, past the others."""
+        """Add a collective to a bucket with others, and start the bucket once it is full. What fills one alone is
+        not copied: it goes as it is, past the others."""
         key = primitive, static["axis"], x.dtype
         bucket = self._filling.get(key)
         if int(x.type.nbytes) >= self.bucket:
@@ -397,7 +398,7 @@ class Ranks(BaseInterpreter[RankValues]):
         return RankValues(self, None, type_, pending=(bucket, number))
 
     def empty_bucket(self, primitive: Primitive, static: Static) -> Bucket:
-        """A bucket for calls of a collective with such static parameters."""
+        """Return a bucket for calls of a collective with such static parameters."""
         return Bucket(self.inner, primitive, static, self._begun)
 
     def _begun(self, primitive: Primitive, vectors: Sequence[Any], static: Static) -> Callable[[], Sequence[Any]]:
@@ -444,7 +445,7 @@ class Ranks(BaseInterpreter[RankValues]):
 
 
 def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any]:
-    """The ranks of the options' mesh, each on `base`; that itself for one rank, and where it computes no numbers."""
+    """Return the ranks of the options' mesh, each on `base`; `base` itself for one rank, or if it computes no numbers."""
     mesh = parse_mesh(options.mesh)
     if not base.executes or mesh.ranks == 1:
         return base

@@ -1,15 +1,15 @@
 """`agreement`: a proof, on the trace of a step, that all ranks of a mesh end it with the same numbers.
 
-Over a mesh axis a tensor is alike on all ranks, or it differs; `vary` makes a *copy*, which has not met a differing
-tensor yet. A differing tensor may be a *part*: linear in the cotangents of the ranks' backward passes, so that the sum
-over ranks is the total gradient. The rules:
+Over a mesh axis a tensor is replicated over all ranks, or it differs; `vary` makes a *copy*, which is yet to meet a
+differing tensor. A differing tensor may be a *part*: linear in the cotangents of the ranks' backward passes, so that
+the sum over ranks is the total gradient. The rules:
 
 - an op on a differing tensor has differing results; parts stay parts under ops that are linear in them
 - a sum, maximum or gather of what is alike is a fault: it would count the value once per rank
 - `vary` and `shard` require operands that are alike
 - before the loss, floats that are alike must be `vary`-ed before they meet differing ones, except constants
 - after the loss, sums are over parts: a sum after an update or a square would add something else
-- the results of a step are alike on all ranks, except those that each rank keeps for itself
+- the results of a step are replicated, except those that each rank keeps for itself
 
 So a collective that is missing, duplicated or misplaced is found, or changes no number.
 """
@@ -239,7 +239,7 @@ class _Agreeing:
         return read(states, strict)
 
     def _is_again(self, equation: Equation) -> bool:
-        """Whether a collective of a backward loop sends what one of a forward loop has sent."""
+        """Return whether a collective of a backward loop sends what one of a forward loop has sent."""
         return any(
             _same(body, each.outputs[0], self._body, equation.outputs[0])
             for body in self._forward
@@ -255,7 +255,7 @@ class _Agreeing:
 
 
 def _same(a: Body, x: int, b: Body, y: int) -> bool:
-    """Whether y of body b is computed as x of body a is, from what b is given of it."""
+    """Return whether y of body b is computed as x of body a is, from what b is given of it."""
     made = next((e for e in b.equations if y in e.outputs), None)
     if made is None:
         return a.types[x] == b.types[y]

@@ -76,9 +76,9 @@ class Transport(Protocol):
         ...
 
     def leave_run(self, error: BaseException) -> None:
-        """Note that a run of a program, or a training step, ends here by an error, which the caller may go on after.
+        """Note that a run of a program, or a training step, ends here by an error, after which the caller may continue.
 
-        An exchange with a process that has not had as many is a RankError from now on: the two would sum what belongs
+        An exchange with a process that had fewer is a RankError from now on: the two would sum what belongs
         to different steps. After a RankError every exchange raises it again.
         """
         ...
@@ -110,7 +110,7 @@ class RepeatedExchange(PendingExchange, Protocol):
 
 
 class _FreshExchange:
-    """An exchange that is made anew each time."""
+    """An exchange that is created for each time."""
 
     def __init__(self, transport: Transport, called: str):
         self._transport, self._called = transport, called
@@ -150,7 +150,7 @@ class DeviceTransport(Protocol):
 
 
 class Alone:
-    """A single process, which hosts all ranks: there are no other processes to send to, wait for or notify."""
+    """A single process, which hosts all ranks: it has nobody to send to, wait for or notify."""
 
     process = 0
     processes = 1

@@ -193,7 +193,7 @@ class Varying(Wrapper[VaryingRef, Any]):
     def _with_bodies(
         self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static
     ) -> tuple[VaryingRef, ...]:
-        """Bind a loop, a branch or a user's op in whose bodies it matters what varies: each is traced again, beneath
+        """Bind a loop, a branch or a user's op in whose bodies it matters what varies: each is traced again, below
         this rule.
 
         A carry varies wherever it does in any iteration, and a result wherever it does in any branch, hence the
@@ -351,13 +351,14 @@ def _split_axis(primitive: Primitive, static: Static) -> frozenset[str]:
 
 
 def _is_share(c: Any, size: Any) -> bool:
-    """Whether c is 1/size."""
+    """Return whether c is 1/size."""
     share = ratio(1, size)
     return bool(c == share or c == float(share)) if isinstance(share, Fraction) else bool(c == share)
 
 
 def _follows_axes(static: Static) -> bool:
-    """Whether over which axes a tensor varies makes a difference in bodies: they send, draw or normalize a batch."""
+    """Return whether over which axes a tensor varies makes a difference in bodies: they send, draw or normalize a
+    batch."""
     return any(
         e.primitive.kind is Kind.COLLECTIVE or e.primitive in (BATCH_NORM, VARY_LIKE) or e.primitive in DRAWS
         for e in equations_within(static)
@@ -365,7 +366,7 @@ def _follows_axes(static: Static) -> bool:
 
 
 def _derives_over_ranks(static: Static) -> bool:
-    """Whether a body takes a derivative and has ops of all ranks, which may be within it."""
+    """Return whether a body takes a derivative and has ops of all ranks, which may be within it."""
     return any(
         any(e.backward for e in equations_within({"body": body}))
         and any(

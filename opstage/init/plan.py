@@ -19,7 +19,8 @@ from .schemes import Array, Elementary, Flat, Initialiser, checked_shape
 
 
 def parameter_seed(seed: int, path: str) -> int:
-    """The seed of the parameter at dotted `path` under the base `seed`: splitmix64(splitmix64(seed) + hash of path).
+    """Return the seed of the parameter at dotted `path` under the base `seed`: splitmix64(splitmix64(seed) + hash of
+    path).
 
     Raises:
         UsageError: another seed than an integer >= 0.
@@ -28,7 +29,7 @@ def parameter_seed(seed: int, path: str) -> int:
 
 
 def keys(seed: int, tree: Any) -> Any:
-    """A tree like `tree` with every parameter's `parameter_seed`, by its first place.
+    """Return a tree like `tree` with every parameter's `parameter_seed`, by its first place.
 
     Raises:
         UsageError: another seed than an integer >= 0.
@@ -68,15 +69,15 @@ class Placement:
     initialiser: Elementary
 
     def materialise(self, dtype: str | DType = "float32") -> Array:
-        """The parameter's initial value as a new array."""
+        """Return the parameter's initial value as a new array."""
         return self.initialiser.materialise(self.shape, dtype)
 
 
 def place(
     initialiser: Initialiser, shape: tuple[int, ...], path: str, *, seed: int = 0, shown: str | None = None
 ) -> Placement:
-    """The placement of the parameter at `path`, which messages call `shown`. Raises UsageError if the shape does not
-    fit."""
+    """Return the placement of the parameter at `path`, which messages call `shown`. Raises UsageError if the shape does
+    not fit."""
     try:
         elementary = initialiser.seeded(parameter_seed(seed, path)).for_shape(shape)
     except UsageError as error:
@@ -93,7 +94,7 @@ class Plan(Renamed):
     Raises `UsageError` for an entry that is not an initialiser.
 
     Raises:
-        UsageError: what is no initialiser.
+        UsageError: something other than an initialiser.
     """
 
     __slots__ = ("_leaves", "_ordered", "initialisers")
@@ -108,7 +109,7 @@ class Plan(Renamed):
 
     @classmethod
     def of(cls, declarations: Any) -> Plan:
-        """The plan in a tree of `Declaration`; a `UsageError` where it contains anything else."""
+        """Return the plan in a tree of `Declaration`; a `UsageError` where it contains anything else."""
         leaves, structure = trees.flatten(declarations)
         for path, item in zip(trees.structure_paths(structure), leaves, strict=True):
             if not isinstance(item, Declaration):
@@ -116,7 +117,8 @@ class Plan(Renamed):
         return cls(trees.unflatten(structure, [declaration.initialiser for declaration in leaves]))
 
     def placements(self, parameters: Any, *, seed: int = 0) -> list[Placement]:
-        """The placement of each parameter, in the order of their paths. Everything is checked and nothing is changed.
+        """Return the placement of each parameter, in the order of their paths. Everything is checked and nothing is
+        changed.
 
         `parameters` is a tree of anything that has a `shape`: arrays, declarations, parameters. Raises `UsageError`,
         naming the parameter, where lengths or structures differ, an initialiser does not fit its parameter, or the
@@ -136,12 +138,12 @@ class Plan(Renamed):
         return places.first(made)
 
     def materialise(self, parameters: Any, *, dtype: str | DType = "float32", seed: int = 0) -> Any:
-        """A tree like `parameters` of new arrays in `dtype`, one for each parameter."""
+        """Return a tree like `parameters` of new arrays in `dtype`, one for each parameter."""
         arrays = [placement.materialise(dtype) for placement in self.placements(parameters, seed=seed)]
         return Places.of(parameters).arrays(arrays)
 
     def _for_every_place(self, places: Places, every: list[tuple[int, ...]]) -> list[Initialiser]:
-        """The initialisers of a flat list that has one for every parameter or one for every place."""
+        """Return the initialisers of a flat list that has one for every parameter or one for every place."""
         given = places.columns(self._leaves)
         if given is not None:
             return list(given)
@@ -154,10 +156,10 @@ class Plan(Renamed):
 
 
 def build(declarations: Any, *, dtype: str | DType = "float32", seed: int = 0) -> Any:
-    """A tree like `declarations` of new arrays: the initial values of the declared parameters.
+    """Return a tree like `declarations` of new arrays: the initial values of the declared parameters.
 
     Raises:
-        UsageError: a leaf that is no Declaration; no such dtype; another seed than an integer >= 0.
+        UsageError: a leaf that is not a Declaration; no such dtype; another seed than an integer >= 0.
     """
     return Plan.of(declarations).materialise(declarations, dtype=dtype, seed=seed)
 
@@ -172,7 +174,7 @@ def _require_shape(item: Any, path: str) -> tuple[int, ...]:
 
 
 def _alike(a: Elementary, b: Elementary) -> bool:
-    """Whether two schemes give a parameter the same values."""
+    """Return whether two schemes give a parameter the same values."""
     if isinstance(a, Flat) and isinstance(b, Flat):
         return bool((a.values.reshape(-1) == b.values.reshape(-1)).all())
     return a is b or a == b

@@ -47,18 +47,18 @@ class Initialiser(ABC):
 
     @abstractmethod
     def for_shape(self, shape: tuple[int, ...]) -> Elementary:
-        """The elementary scheme for a parameter of `shape`; a `UsageError` if the shape does not fit."""
+        """Return the elementary scheme for a parameter of `shape`; a `UsageError` if the shape does not fit."""
 
     @abstractmethod
     def seeded(self, seed: int) -> Initialiser:
-        """The same scheme with `seed`, if it needs one and has none yet."""
+        """Return the same scheme with `seed`, if it needs one and has none yet."""
 
     def range_for(self, shape: Sequence[int]) -> tuple[float, float]:
         """Lower and upper bound of every element for any seed, before rounding; both may be reached."""
         return self.for_shape(checked_shape(shape)).ends()
 
     def materialise(self, shape: Sequence[int], dtype: str | DType = "float32") -> Array:
-        """A new array of `shape` (row-major) in float32, float64 or exact."""
+        """Return a new array of `shape` (row-major) in float32, float64 or exact."""
         shape, storage = checked_shape(shape), _float_dtype(dtype)
         elementary = self.for_shape(shape)
         values: Array = np.empty(math.prod(shape), storage)
@@ -83,7 +83,7 @@ class Elementary(Initialiser):
 
     @abstractmethod
     def elements(self, start: int, count: int) -> Array:
-        """Elements start … start + count - 1 before rounding: float64, or the dtype of the given values."""
+        """Return the elements start … start + count - 1 before rounding: float64, or the dtype of the given values."""
 
     @abstractmethod
     def ends(self) -> tuple[float, float]:
@@ -130,7 +130,7 @@ class Uniform(Elementary):
 
     @property
     def key(self) -> int:
-        """The key of the uniform stream of the elements."""
+        """Return the key of the uniform stream of the elements."""
         return _key(self, self.seed)
 
     def for_shape(self, shape: tuple[int, ...]) -> Uniform:
@@ -146,7 +146,7 @@ class Uniform(Elementary):
         return values
 
     def ends(self) -> tuple[float, float]:
-        """The values for u_i = 0 and for the largest u_i; every rounding in between is monotone."""
+        """Return the values for u_i = 0 and for the largest u_i; every rounding in between is monotone."""
         return float(self.low), float(self.high - self.low) * LARGEST_UNIFORM + float(self.low)
 
 
@@ -156,7 +156,7 @@ class Normal(Elementary):
     """N(mean, std^2): element i is mean + std * z_i, z the normal stream of `key`. PyTorch: `torch.nn.init.normal_`.
 
     Raises:
-        UsageError: a std that is no finite number >= 0.
+        UsageError: a std that is not a finite number >= 0.
     """
 
     mean: float
@@ -170,7 +170,7 @@ class Normal(Elementary):
 
     @property
     def key(self) -> int:
-        """The key of the normal stream of the elements."""
+        """Return the key of the normal stream of the elements."""
         return _key(self, self.seed)
 
     def for_shape(self, shape: tuple[int, ...]) -> Normal:
@@ -186,7 +186,7 @@ class Normal(Elementary):
         return values
 
     def ends(self) -> tuple[float, float]:
-        """The exact extremes of the stream, 5.77 standard deviations from the mean."""
+        """Return the exact extremes of the stream, 5.77 standard deviations from the mean."""
         far = LARGEST_NORMAL * float(self.std)
         return float(self.mean) - far, float(self.mean) + far
 
@@ -298,7 +298,7 @@ def normal(mean: float = 0.0, std: float = 1.0, seed: int | None = None) -> Norm
     """N(mean, std^2); see `Normal`.
 
     Raises:
-        UsageError: a std that is no finite number >= 0.
+        UsageError: a std that is not a finite number >= 0.
     """
     return Normal(mean, std, seed)
 
@@ -329,7 +329,7 @@ def flat(values: npt.ArrayLike | Sequence[Fraction | float]) -> Flat:
     """Exactly `values` (integers, floats or fractions), in row-major order, copied; see `Flat`.
 
     Raises:
-        UsageError: what is no list of numbers.
+        UsageError: something other than a list of numbers.
     """
     try:
         array = np.array(as_numpy(values))

@@ -42,7 +42,7 @@ class _WithMoments(Optimizer):
 
     @override
     def scalar_ranges(self) -> dict[str, tuple[float, float]]:
-        """The corrections grow to 1 from their first values."""
+        """Return ranges: the corrections grow to 1 from their first values."""
         first = self.scalars(1)
         return {name: (first[name], 1.0) for name in ("c1", "c2")}
 

@@ -44,7 +44,7 @@ class Ruled(NamedTuple):
 
 
 def is_pattern(text: Any) -> bool:
-    """Whether `text` is a string with a special character of patterns."""
+    """Return whether `text` is a string with a special character of patterns."""
     return isinstance(text, str) and _SPECIAL.search(text) is not None
 
 
@@ -144,7 +144,7 @@ def grouped(optimizer: Optimizer, groups: Mapping[str, Mapping[str, Any] | Optim
     for a pattern that matches none, and for two patterns that disagree.
 
     Raises:
-        UsageError: what is no optimizer; a rule that matches nothing, or sets what there is not.
+        UsageError: something other than an optimizer; a rule that matches nothing, or sets an unknown hyperparameter.
     """
     if not isinstance(optimizer, Optimizer):
         raise UsageError(f"grouped takes an optimizer, such as adamw(1e-3), but got {optimizer!r}")
@@ -275,7 +275,7 @@ class BoundGroups(_OfGroups):
     @cached_property
     @override
     def state_name(self) -> str:
-        """The name of the base; if groups have another optimizer, also their paths, or a digest of very many."""
+        """Return the name of the base; if groups have another optimizer, also their paths, or a digest of very many."""
         others: dict[str, list[str]] = {}
         for path, i in self.which:
             if self.members[i].state_name != self.base.state_name:
@@ -334,7 +334,7 @@ class BoundGroups(_OfGroups):
         return self._of_members([member.scalar_ranges() for member in self.members])
 
     def _of_members(self, each: Sequence[Mapping[str, T]]) -> dict[str, T]:
-        """The values that each member has by the names of its scalars, by those of all."""
+        """Return the values that each member has by the names of its scalars, by those of all."""
         return {_prefix(i) + name: value for i, values in enumerate(each) for name, value in values.items()}
 
 

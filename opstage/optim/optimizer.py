@@ -105,7 +105,7 @@ class Optimizer(ABC):
     @property
     @deprecated("Optimizer.kept is now num_slots")
     def kept(self) -> int:
-        """The old name of `num_slots`."""
+        """Return `num_slots`, under its name of the last release."""
         return self.num_slots
 
     def __post_init__(self) -> None:
@@ -120,17 +120,17 @@ class Optimizer(ABC):
 
     @property
     def name(self) -> str:
-        """The name under which users construct it."""
+        """Return the name under which users construct it."""
         return type(self).__name__.lower()
 
     @property
     def state_name(self) -> str:
-        """The kind of its state; states of another `state_name` are not compatible."""
+        """Return the kind of its state; states of another `state_name` are not compatible."""
         return self.name
 
     @cached_property
     def program_key(self) -> tuple[Hashable, ...]:
-        """A cache key for `update` as a program: all hyperparameters but the learning rate.
+        """Return a cache key for `update` as a program: all hyperparameters but the learning rate.
 
         What `update` reads in an optimizer of another package is unknown, so its key is its identity.
         """
@@ -153,7 +153,7 @@ class Optimizer(ABC):
 
     @property
     def _is_shipped(self) -> bool:
-        """Whether its update reads nothing but its hyperparameters and operands."""
+        """Return whether its update reads nothing but its hyperparameters and operands."""
         return type(self).__module__.rpartition(".")[0] == __package__
 
     def having(self, **numbers: Any) -> Optimizer:
@@ -216,7 +216,7 @@ class Optimizer(ABC):
         return {"lr": lr if type(lr) is float else lr(t - 1) if isinstance(lr, Schedule) else lr}
 
     def step_scalars(self, t: int) -> dict[str, float]:
-        """Return `scalars(t)`, with the learning rate where a subclass gives only scalars of its own."""
+        """Return `scalars(t)`, with the learning rate if a subclass returns only its own scalars."""
         found = self.scalars(t)
         return found if "lr" in found else {**Optimizer.scalars(self, t), **found}
 
@@ -287,7 +287,7 @@ class UpdateOp:
         return composite
 
     def _in_dtype(self, dtype: DType) -> Optimizer:
-        """The optimizer with numbers that are fractions only if tensors are."""
+        """Return the optimizer with numbers that are fractions only if tensors are."""
         optimizer = self._optimizer
         if dtype.kind == "O":
             return optimizer
@@ -297,7 +297,7 @@ class UpdateOp:
 
 
 def _shapes() -> Expander:
-    """An interpreter that knows types alone: what an update binds does not depend on where it runs."""
+    """Return an interpreter that knows types alone: what an update binds does not depend on where it runs."""
     return Expander(lambda *op: True, loops=False)
 
 

@@ -51,12 +51,12 @@ class Accumulate:
     max(count, 1), or fixed, such as a penalty. Then `by` is not read: what sums are divided by is computed of the whole
     batch first.
 
-    The gradient is Σ w·g / Σ w over parts, which is that of the whole batch but for rounding; the new state follows
+    The gradient is Σ w·g / Σ w over parts, which is that of the whole batch except for rounding; the new state follows
     from those of the parts likewise. With `check=False` statistics of a batch are those of a part, and state continues
     from part to part. Random draws are others than those of the whole batch, though no part shares them with another.
 
     Raises:
-        UsageError: parts that are no integer >= 1.
+        UsageError: parts that are not an integer >= 1.
     """
 
     parts: int
@@ -70,7 +70,7 @@ class Accumulate:
 
     @property
     def metric(self) -> str | None:
-        """The name of the metric that weighs the parts, or None for ROWS and SUM."""
+        """Return the name of the metric that weighs the parts, or None for ROWS and SUM."""
         return None if self.by in (ROWS, SUM) else self.by
 
 
@@ -162,12 +162,12 @@ class Microbatches:
 
     @property
     def program(self) -> Callable[..., Row[Any]]:
-        """The program that completes the step."""
+        """Return the program that completes the step."""
         return self.apply
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """A key that distinguishes its programs from those of the trainer's other steps."""
+        """Return a key that distinguishes its programs from those of the trainer's other steps."""
         return self.whole.key, self.weigh, self.terms and self.terms.terms, self.rows
 
     def part(self, ops: BaseInterpreter[Any], *row: Any) -> Row[Any]:
@@ -210,7 +210,7 @@ class Microbatches:
 
     @property
     def _loss(self) -> DataParallel:
-        """The loss as that of a rank's rows."""
+        """Return the loss as that of a rank's rows."""
         loss = self.whole.loss
         return loss if isinstance(loss, DataParallel) else DataParallel(loss, 1 if self.whole.state is None else 2)
 
@@ -268,12 +268,12 @@ class Microbatches:
     def pack(
         self, parameters: Sequence[Any], state: Any, batch: Any, slots: Sequence[Any], scalars: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """The flat inputs of `apply`, which reads state and batch by their gradients alone."""
+        """Return the flat inputs of `apply`, which reads state and batch by their gradients alone."""
         assert self.sums is not None
         return self.whole.pack(parameters, (), (), slots, (*scalars, *self.sums.sums, self.sums.weight))
 
     def unpack(self, outputs: Sequence[Any], structure: Structure) -> StepOutputs:
-        """The outputs of the whole step."""
+        """Return the outputs of the whole step."""
         assert self.sums is not None
         loss, metrics, state = self.sums[:3]
         return self.whole.unpack(outputs, structure)._replace(loss=loss, metrics=metrics, state=state)
@@ -380,7 +380,7 @@ def _weighted_mean(values: Sequence[Any], weights: Sequence[Any], divisor: Any) 
 
 
 def _combine_metric(values: Sequence[Any], weights: Sequence[Any], divisor: Any, *, mean: bool) -> Any:
-    """Add integer metrics, which are counts, but for a `mean`, which is the same in all parts; combine the others by
+    """Add integer metrics, which are counts, except for a `mean`, which is the same in all parts; combine the others by
     their weights."""
     if np.asarray(values[0]).dtype.kind in "iub":
         return values[0] if mean else np.sum(np.asarray(values, np.int64), axis=0)

@@ -29,7 +29,7 @@ class Callback:
 
     @property
     def name(self) -> str:
-        """The key of this callback's state in a checkpoint, unique among a run's callbacks; empty if it has no
+        """Return the key of this callback's state in a checkpoint, unique among a run's callbacks; empty if it has no
         state."""
         return type(self).__name__.lower()
 
@@ -98,7 +98,7 @@ class Loop:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer of the next step: the given one with its learning rate scaled."""
+        """Return the optimizer of the next step: the given one with its learning rate scaled."""
         scale = self.position.lr_scale
         if self._scaled[0] != scale:
             self._scaled = scale, self._given.scaled(scale)
@@ -106,7 +106,7 @@ class Loop:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the last step, or of the first if no step was taken yet."""
+        """Return the learning rate of the last step, or of the first if no step was taken yet."""
         return self.last.step_scalars(max(1, self.state.t))["lr"]
 
     def evaluate(self, average: RunningAverage | None = None) -> dict[str, float]:

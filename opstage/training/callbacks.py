@@ -83,7 +83,8 @@ class _Watching(Callback):
             self.best, self.best_epoch, self.waited = None, None, 0
 
     def improves(self, result: EpochResult) -> bool:
-        """Whether the metric beats the best by more than `min_delta`; if so, record it as the best. nan never does."""
+        """Return whether the metric beats the best by more than `min_delta`; if so, record it as the best. nan never
+        does."""
         value = result.train_loss if self.metric == "train_loss" else result.held_out[self.metric]
         if self.best is None:
             better = value == value
@@ -273,7 +274,8 @@ class Ema(Callback):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The average of each parameter by path, as arrays that the caller owns. Raises UsageError before a run."""
+        """Return the average of each parameter by path, as arrays that the caller owns. Raises UsageError
+        before a run."""
         if self._trainer is None or self._average is None:
             raise UsageError("an average has values once a run has begun")
         return self._trainer.export_average(self._average)
@@ -325,7 +327,7 @@ class EachStep(_Calling):
     """Calls `function(loop, loss)` after each step. Its state is not saved in checkpoints: see `Callback`.
 
     Raises:
-        UsageError: what is no function.
+        UsageError: something other than a function.
     """
 
     @override
@@ -339,7 +341,7 @@ class EachEpoch(_Calling):
     """Calls `function(loop, result)` after each epoch. Its state is not saved in checkpoints: see `Callback`.
 
     Raises:
-        UsageError: what is no function.
+        UsageError: something other than a function.
     """
 
     @override

@@ -42,7 +42,7 @@ __dir__ = __all__.copy
 
 
 def exists(directory: str | os.PathLike[str]) -> bool:
-    """Whether `directory` holds a checkpoint; `load` says whether it is valid."""
+    """Return whether `directory` holds a checkpoint; `load` says whether it is valid."""
     return os.path.isfile(Path(directory) / MANIFEST)
 
 
@@ -67,7 +67,7 @@ def save(
     UsageError if the folder cannot be written, the disk is full or the config is not JSON.
 
     Raises:
-        UsageError: what is no snapshot; a folder that cannot be written.
+        UsageError: something other than a snapshot; a folder that cannot be written.
         NotFiniteError: numbers that are not finite.
     """
     if not isinstance(snapshot, Snapshot):
@@ -183,7 +183,7 @@ def restore(
     with paths and shapes, if the snapshot has another model, dtype, optimizer or other callbacks.
 
     Raises:
-        UsageError: what is no snapshot; one of another model.
+        UsageError: something other than a snapshot; one of another model.
     """
     if not isinstance(snapshot, Snapshot):
         raise UsageError(f"restore takes the snapshot that load gives, not {a_type(snapshot)}")

@@ -51,7 +51,7 @@ class Commit:
         self._actions += map(setting, holders, repeat(name), values)
 
     def run(self, finish: Callable[[Sequence[Action]], None] = at_once) -> None:
-        """Make the changes. `finish` receives the actions, and runs them together with work of its own."""
+        """Make the changes. `finish` receives the actions, and runs them together with its own work."""
         finish(self._actions)
 
     def undo(self) -> None:
@@ -61,7 +61,8 @@ class Commit:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """A context manager that defers SIGINT and SIGTERM until the block is done, so that its changes are complete.
+    """Return a context manager that defers SIGINT and SIGTERM until the block is done, so that its changes are
+    complete.
 
     The previous handler receives the signal right after the block; Python's default raises KeyboardInterrupt. A signal
     without a Python handler is left alone: it ends the process or does nothing. Python delivers signals to the main

@@ -259,7 +259,7 @@ _ARRAYS = {np.ndarray}
 
 @cache
 def _batch_structure(count: int) -> Structure:
-    """Return the structure of a batch of so many arguments, each an array."""
+    """Return the structure of a batch of `count` arguments, each an array."""
     return flatten((0,) * count)[1]
 
 
@@ -300,7 +300,7 @@ class PreparedProgram:
         self._unflatten = structure.unflatten  # `call` gives as many leaves each time
 
     def fits(self, arrays: Sequence[Any]) -> bool:
-        """Whether these arrays are of the kind it was prepared for, as machine code reads them."""
+        """Return whether these arrays are of the kind it was prepared for, as machine code reads them."""
         if len(arrays) != len(self._kinds):
             return False
         for array, (shape, dtype) in zip(arrays, self._kinds):

@@ -37,7 +37,7 @@ class NotFiniteError(OpstageError, ArithmeticError):
 
     @property
     def place(self) -> str:
-        """The message: `step 7: the loss is nan`."""
+        """Return the message: `step 7: the loss is nan`."""
         return self.reason if self.step is None else f"step {self.step}: {self.reason}"
 
 

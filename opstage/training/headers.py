@@ -113,8 +113,8 @@ class _Ref:
 
 
 def _alone(spec: Spec, specs: Sequence[Spec]) -> Spec:
-    """A Spec without its range, of which a header says nothing; one by itself has no constraints, which may speak of
-    names that others have."""
+    """Return a Spec without its range, which a header lacks; one alone has no constraints, which may
+    speak of names that others have."""
     return spec.changed(range=None, where=spec.where if len(specs) > 1 else ())
 
 
@@ -131,7 +131,7 @@ _NAMES = {"F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64", "B
 def check_checkpoint(
     path: str | os.PathLike[str], params: Any, state: Any = None, options: Options | None = None
 ) -> tuple[Finding, ...]:
-    """Findings where the tensors stored at `path` do not fit `params` (and `state`), pytrees of Specs or arrays.
+    """Return findings where the tensors stored at `path` do not fit `params` (and `state`), pytrees of Specs or arrays.
 
     path   a run directory, a checkpoint in one, or a safetensors file; only the header is read
 
@@ -157,7 +157,7 @@ def check_checkpoint(
 
 
 def _stored(path: Path) -> tuple[bool, dict[str, TensorHeader]]:
-    """Whether `path` is Opstage's own checkpoint, and its header."""
+    """Return whether `path` is Opstage's own checkpoint, and its header."""
     for folder in (path, path / "checkpoint"):
         if (folder / MANIFEST).is_file():
             return True, read_header(tensors_file(folder))

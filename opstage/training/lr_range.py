@@ -72,7 +72,7 @@ def lr_range_test(
     Source: Smith 2017, Cyclical Learning Rates. Raises UsageError for an optimizer whose rate is a schedule, or 0.
 
     Raises:
-        UsageError: what is no trainer; rates that are none.
+        UsageError: something other than a trainer; rates that are none.
     """
     if not isinstance(trainer, ScalarTrainer) or not isinstance(optimizer, Optimizer):
         raise UsageError(f"lr_range_test takes a trainer and an optimizer, not {brief(trainer)} and {brief(optimizer)}")

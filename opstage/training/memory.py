@@ -53,7 +53,7 @@ class StepMemory:
     """
 
     def __init__(self, step: PlannedStep, options: Options):
-        """Raises UsageError if memory is not predicted for the dtype or device."""
+        """Create a prediction. Raises UsageError if memory is not predicted for the dtype or device."""
         if as_dtype(options.dtype) == EXACT:
             raise UsageError("the numbers of dtype exact are objects of Python, whose memory is not predicted")
         if options.backend not in ("eager", "compiled"):
@@ -73,7 +73,7 @@ class StepMemory:
 
     @property
     def has_formula(self) -> bool:
-        """Whether the peak can be given as a formula."""
+        """Return whether the peak can be given as a formula."""
         return self.options.backend == "eager" and self.options.device == "cpu"
 
     # Queries ---------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class StepMemory:
 
     @staticmethod
     def _is_answered(size: int, predicted: Callable[[int], int]) -> bool:
-        """Whether the constraints allow a size, and no tensor of it is too large for the device."""
+        """Return whether the constraints allow a size, and no tensor of it is too large for the device."""
         try:
             return predicted(size) != _TOO_MUCH
         except UsageError:

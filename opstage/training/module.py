@@ -43,14 +43,14 @@ class ScalarModuleDef(Renamed):
     `instantiate` makes share it. An array at several places is an error.
 
     Raises:
-        UsageError: instantiate: parameters that are no arrays of numbers; options that are none.
+        UsageError: instantiate: parameters that are not arrays of numbers; options that are none.
     """
 
     init: Any
     loss: Callable[..., Any]
 
     def instantiate(self, options: Options | None = None, *, requires_grad: Any = None) -> ScalarModule:
-        """The module with the parameters of `init`, in `options.dtype`."""
+        """Return the module with the parameters of `init`, in `options.dtype`."""
         options = options_of(options)
         params = plan_params(Plan.of(self.init), self.init, options) if self._declares() else self.init
         return ScalarModule.create(self.loss, params, options, requires_grad=requires_grad)
@@ -74,7 +74,8 @@ class ScalarModuleDef(Renamed):
         return ScalarModule.create(self.loss, places.tree(params), options)
 
     def instantiate_with_plan(self, options: Options, plan: Plan, *, requires_grad: Any = None) -> ScalarModule:
-        """Parameters from a plan instead of `init`, whose shapes it is checked against before any is made.
+        """Return the module with parameters from a plan instead of `init`. Its shapes are checked before any is
+        created.
 
         They are made where the options have them stand: with device="cuda" on the device, and not on the host.
         """
@@ -98,7 +99,7 @@ class ScalarModule(Renamed):
     """A loss with parameters on an interpreter: `ScalarTrainer` with the methods of a module.
 
     Raises:
-        ValidationError: a loss that is no scalar, or whose shapes are wrong.
+        ValidationError: a loss that is not a scalar, or whose shapes are wrong.
     """
 
     def __init__(self, trainer: ScalarTrainer):
@@ -114,12 +115,12 @@ class ScalarModule(Renamed):
         requires_grad: Any = None,
         accumulate: int | Accumulate | None = None,
     ) -> ScalarModule:
-        """From an explicit loss and parameter values; see `opstage.scalar_trainer`."""
+        """Return the module of an explicit loss and parameter values; see `opstage.scalar_trainer`."""
         more: dict[str, Any] = {"requires_grad": requires_grad, "accumulate": accumulate}
         return cls(scalar_trainer(loss, params, *specs, options=options, **more))
 
     def forward(self, *batch: Any) -> Any:
-        """The loss."""
+        """Return the loss."""
         return self.trainer.forward(*batch)
 
     def backward(self, *batch: Any) -> Any:
@@ -127,19 +128,19 @@ class ScalarModule(Renamed):
         return self.trainer.backward(*batch)
 
     def step(self, lr: float, *batch: Any) -> Any:
-        """One SGD step; returns the loss."""
+        """Take one SGD step; return the loss."""
         return self.trainer.step(lr, *batch)
 
     def init_optim(self, optimizer: Optimizer) -> OptimizerState:
-        """The state in which an optimizer starts on these parameters."""
+        """Return the state in which an optimizer starts on these parameters."""
         return self.trainer.init_optim(optimizer)
 
     def step_with(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> OptimizerState:
-        """One step of an optimizer; returns its next state."""
+        """Take one step of an optimizer; return its next state."""
         return self.trainer.step_with(optimizer, state, *batch)
 
     def params(self) -> Any:
-        """The parameter values, a tree of arrays."""
+        """Return the parameter values, a tree of arrays."""
         return self.trainer.get_params()
 
     def set_params(self, params: Any) -> None:
@@ -245,7 +246,7 @@ def _checked_samples(steps: int, samples: Iterable[Any], log_every: int) -> Sequ
 
 
 def _shown(loss: Any) -> str:
-    """A loss for people; on shapes alone its type, and a fraction that is more than a float can hold as it is."""
+    """Return a loss as text; on shapes alone its type, and a fraction that is more than a float can hold as it is."""
     try:
         return str(loss) if isinstance(loss, TensorType) else f"{float(loss):.6g}"
     except OverflowError:

@@ -203,7 +203,7 @@ class DataParallel:
 
 
 def _require_reduction(found: LossReduction, *, summed: bool) -> LossReduction:
-    """Return the proof itself, where the program has not `summed` the loss over the ranks.
+    """Return the proof itself, unless the program `summed` the loss over the ranks.
 
     Raises UsageError if there is none, or if ranks would draw otherwise than one rank.
     """
@@ -310,7 +310,7 @@ def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> V
 
 
 def _is_alone(ops: Any) -> bool:
-    """Whether one rank processes all rows."""
+    """Return whether one rank processes all rows."""
     size = ops.mesh.size(DATA)
     return isinstance(size, int) and size == 1
 

@@ -55,7 +55,7 @@ class _Value:
 
     @classmethod
     def of(cls, version: int, value: Array | Placement) -> _Value:
-        """A version that is on the host, or nowhere yet."""
+        """Return a version that is on the host, or nowhere yet."""
         return cls(version, first=value) if isinstance(value, Placement) else cls(version, value)
 
 
@@ -68,11 +68,11 @@ class Param(Renamed):
 
     The value stands on the host, and as a *mirror* on the interpreter that used it last: a training loop works on the
     mirror alone, and the host copy is made when someone asks for `value`, and given up when the mirror is newer. A new
-    value replaces the old one, so whoever still holds the old one holds it unchanged; only a mirror that nobody else
-    has seen is written over (`alone`).
+    value replaces the old one, so the old one never changes; only a mirror that nobody else
+    has seen is updated in place (`alone`).
 
     Raises:
-        UsageError: values that are no numbers; no such dtype.
+        UsageError: values that are not numbers; no such dtype.
     """
 
     __slots__ = ("name", "shape", "dtype", "_requires_grad", "_now", "lock", "__weakref__")
@@ -110,7 +110,7 @@ class Param(Renamed):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether it has a gradient and is updated; a frozen parameter never changes."""
+        """Return whether it has a gradient and is updated; a frozen parameter never changes."""
         return self._requires_grad
 
     @requires_grad.setter
@@ -126,7 +126,7 @@ class Param(Renamed):
 
     @property
     def version(self) -> int:
-        """How often the value has been replaced."""
+        """Return how often the value has been replaced."""
         return self._now.version
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class Param(Renamed):
 
     @property
     def value(self) -> Array:
-        """The current value, a read-only array that later steps do not change. It is fetched first if needed."""
+        """Return the current value, a read-only array that later steps do not change. It is fetched first if needed."""
         return holding([(self.lock or _NOBODYS).lock], self._view)
 
     def _view(self) -> Array:
@@ -212,12 +212,13 @@ class Param(Renamed):
 
     @property
     def host(self) -> Array | None:
-        """The current host copy, or None; for inspection only, not to be read or kept."""
+        """Return the current host copy, or None; for inspection only, not to be read or kept."""
         return self._now.host
 
     @property
     def host_stale(self) -> bool:
-        """Whether the host has no current copy: a mirror is newer, or the value was created on an interpreter."""
+        """Return whether the host has no current copy: a mirror is newer, or the value was created on an
+        interpreter."""
         return self._now.host is None
 
     def mirror(self, interpreter: BaseInterpreter[Any], *, parts: bool = False) -> Any:
@@ -272,7 +273,7 @@ class Param(Renamed):
 
 
 def mirrors(params: Sequence[Param], interpreter: BaseInterpreter[Any], parts: Sequence[bool]) -> list[Any]:
-    """The values of parameters on `interpreter`, sharded where `parts` has True; see `Param.mirror`."""
+    """Return the values of parameters on `interpreter`, sharded where `parts` has True; see `Param.mirror`."""
     found = []
     for param, part in zip(params, parts):
         mirror = param._now.mirror
@@ -282,7 +283,8 @@ def mirrors(params: Sequence[Param], interpreter: BaseInterpreter[Any], parts: S
 
 
 def alone(params: Iterable[Param], interpreter: BaseInterpreter[Any]) -> list[bool]:
-    """For each parameter, whether nothing else holds its mirror on `interpreter`, so that a step may overwrite it.
+    """Return, for each parameter, whether nothing else holds its mirror on `interpreter`, so that a step may overwrite
+    it.
 
     That step must then commit what it wrote.
     """

@@ -151,7 +151,7 @@ class _View(NamedTuple):
         return cls(array.ctypes.data, array.shape, array.strides, array.flags.forc, array.nbytes)
 
     def meets(self, other: _View) -> bool:
-        """Whether both are the same array, or blocks of memory that overlap."""
+        """Return whether both are the same array, or blocks of memory that overlap."""
         if not (self.contiguous and other.contiguous):
             return self == other
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
@@ -234,8 +234,8 @@ def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> li
 
 
 def _are_rules(flags: Mapping[Any, Any], paths: Sequence[tuple[str, ...]]) -> bool:
-    """Whether a dict has flags by patterns or prefixes of paths. A dict of whole paths only is a tree of flags, which
-    must cover every parameter."""
+    """Return whether a dict has flags by patterns or prefixes of paths. A dict of whole paths only is a tree of flags,
+    which must cover every parameter."""
     if any(map(is_pattern, flags)):
         return True
     plain = bool(flags) and all(isinstance(key, str) and isinstance(flag, bool) for key, flag in flags.items())
@@ -334,7 +334,7 @@ def set_values(params: Any, values: Any, *, seed: int = 0) -> None:
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """Whether two arrays are bitwise equal: nan equals nan, and 0 is not -0."""
+    """Return whether two arrays are bitwise equal: nan equals nan, and 0 is not -0."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return bool((a == b).all()) if a.dtype.kind == "O" else a.tobytes() == b.tobytes()

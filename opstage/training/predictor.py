@@ -69,7 +69,7 @@ class Predictor:
     """
 
     def __init__(self, model: Model, trainer: ScalarTrainer):
-        """Raises UsageError for a model that predicts nothing."""
+        """Create the predictor. Raises UsageError for a model that predicts nothing."""
         self.model = model
         self._trainer = trainer
         self.specs = input_specs(model)
@@ -87,7 +87,7 @@ class Predictor:
 
     @property
     def parameter_count(self) -> int:
-        """Elements of all parameters."""
+        """Return the number of elements of all parameters."""
         return self._trainer.parameter_count
 
     def arguments(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -187,7 +187,7 @@ class Predictor:
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """The names of parameters and any state in the graph: those of the arguments of the outputs."""
+        """Return the names of parameters and any state in the graph: those of the arguments of the outputs."""
         assert self.model.outputs is not None
         return tuple(inspect.signature(self.model.outputs).parameters)[1 : self.model.batch_starts]
 

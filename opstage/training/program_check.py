@@ -334,7 +334,7 @@ def _sequences(tree: Any) -> Any:
 
 
 def _is_loss(outputs: Any, has_state: bool) -> bool:
-    """Whether the outputs are those of a training loss: a float scalar, alone or with an Aux."""
+    """Return whether the outputs are those of a training loss: a float scalar, alone or with an Aux."""
     if isinstance(outputs, tuple) and not isinstance(outputs, TensorType) and len(outputs) == 2:
         outputs, aux = outputs
         if not isinstance(aux, Aux):
@@ -347,7 +347,8 @@ def _is_loss(outputs: Any, has_state: bool) -> bool:
 
 
 def _means_a_loss(name: str, outputs: Any) -> bool:
-    """Whether a program without a scalar result was meant as a loss: by its name, or because it returns an Aux."""
+    """Return whether a program without a scalar result was meant as a loss: by its name, or because it returns
+    an Aux."""
     returned = outputs if type(outputs) is tuple else (outputs,)
     return any(word in name.lower() for word in _LOSSES) or any(isinstance(each, Aux) for each in returned)
 
@@ -380,7 +381,7 @@ def _shown(outputs: Any) -> str:
 
 
 def _complete(report: Report, program: Any, name: str) -> Report:
-    """Require a program to return tensors, and place findings without a line of their own at the whole function."""
+    """Require a program to return tensors, and place findings without their own line at the whole function."""
     errors = list(report.errors)
     if report.ok and _is_empty(report.outputs):
         errors.append(

@@ -106,13 +106,13 @@ class Session(Interpreter[Ref]):
 
     Raises:
         ProgramError: a tensor of another session, or of before reset_tape.
-        UsageError: input: values that are no numbers.
+        UsageError: input: values that are not numbers.
     """
 
     __slots__ = ("options", "_base", "_tape", "_used", "_gradients", "_slots", "_resets", "_given")
 
     def __init__(self, options: Options | None = None):
-        """Raises UsageError for a backend and device that are not there."""
+        """Create a session. Raises UsageError for a backend or device that is not available."""
         self.options = options_of(options)
         base: Imperative[Any] = make_imperative(self.options)
         self._base = base
@@ -156,7 +156,7 @@ class Session(Interpreter[Ref]):
     # Tensors in and out ---------------------------------------------------------------------------------------------
 
     def param(self, init: Any, name: str | None = None, requires_grad: bool | None = None) -> Param:
-        """A parameter with a copy of `init`, floats in `Options.dtype`; it is not on the tape until it is used.
+        """Create a parameter with a copy of `init`, floats in `Options.dtype`; it is not on the tape until it is used.
 
         `requires_grad` is by default `Options.requires_grad_by_default`. Raises DtypeError for integers that should
         take a gradient. Two parameters of one array are two; since one may have been meant, that is a ProgramWarning.
@@ -171,7 +171,7 @@ class Session(Interpreter[Ref]):
         return made
 
     def use(self, param: Param) -> Ref:
-        """The ref of a parameter on this tape: one leaf, however often it is used, so its gradient is the sum.
+        """Return the ref of a parameter on this tape: one leaf, however often it is used, so its gradient is the sum.
 
         A frozen parameter is a constant. Raises ProgramError when the value was replaced since the first use: what was
         computed from the old one and what will be from the new one do not belong on one tape.
@@ -193,7 +193,7 @@ class Session(Interpreter[Ref]):
         return use.node
 
     def input(self, value: Any, name: str | None = None, requires_grad: bool | None = None) -> Ref:
-        """A copy of `value` on the tape: a leaf if it takes a gradient, else a constant. `name` is for messages.
+        """Return a copy of `value` on the tape: a leaf if it takes a gradient, else a constant. `name` is for messages.
 
         `requires_grad` is by default `Options.requires_grad_by_default` for floats; False saves the gradient of a batch
         that nobody reads. Integers and booleans are constants; with `requires_grad=True` they are a DtypeError.
@@ -205,7 +205,7 @@ class Session(Interpreter[Ref]):
         return (self._tape.leaf if takes else self._tape.wrap)(self._put(value, what))
 
     def leaf(self, value: Any) -> Ref:
-        """A copy of `value` on the tape, whose gradient is wanted."""
+        """Return a copy of `value` on the tape, whose gradient is wanted."""
         return self._leaf(value, "leaf")
 
     @override
@@ -213,7 +213,7 @@ class Session(Interpreter[Ref]):
         return self._tape.const(value, dtype=dtype)
 
     def get_value(self, ref: Ref, shape: Sequence[int] | None = None) -> Any:
-        """The value of a ref, an array of the caller's own (its type, on an interpreter without values).
+        """Return the value of a ref, an array that the caller owns (its type, on an interpreter without values).
 
         Raises ProgramError for a ref that is not of this session's live tape, ShapeError when it is not of `shape`.
         """
@@ -243,23 +243,23 @@ class Session(Interpreter[Ref]):
     # Natural numbers ------------------------------------------------------------------------------------------------
 
     def nat(self, value: int) -> NatRef:
-        """A natural number that ops read as an index or label: an integer scalar without gradient."""
+        """Create a natural number that ops read as an index or label: an integer scalar without gradient."""
         self._tape.take()
         self._base.admit("nat")
         return self._note(NatRef(self._tape, natural("nat", value)))
 
     def nat_vec(self, values: Sequence[int]) -> NatVecRef:
-        """A vector of natural numbers that ops read as indices or labels."""
+        """Create a vector of natural numbers that ops read as indices or labels."""
         self._tape.take()
         self._base.admit("nat_vec")
         return self._note(NatVecRef(self._tape, naturals("nat_vec", values)))
 
     def get_nat(self, ref: NatRef) -> int:
-        """The number now."""
+        """Return the current number."""
         return int(self._nats(ref, NatRef, "get_nat").numbers)
 
     def get_nat_vec(self, ref: NatVecRef) -> Any:
-        """The numbers now, an int64 array of the caller's own."""
+        """Return the current numbers, an int64 array that the caller owns."""
         return self._nats(ref, NatVecRef, "get_nat_vec").numbers
 
     def set_nat(self, ref: NatRef, value: int) -> None:
@@ -331,17 +331,17 @@ class Session(Interpreter[Ref]):
         return self._gradients
 
     def grad(self, ref: Ref | Param) -> Any:
-        """The gradient of the last backward pass for a ref or parameter; see `Gradients`."""
+        """Return the gradient of the last backward pass for a ref or parameter; see `Gradients`."""
         return self._last_gradients("grad")[ref]
 
     def jvp_leaf(self, ref: Ref, leaf: Ref, tangent: Any) -> Any:
-        """The derivative of a computed ref when one leaf moves by `tangent`; see `jvp_all`."""
+        """Return the derivative of a computed ref when one leaf moves by `tangent`; see `jvp_all`."""
         return self.jvp_all(ref, {leaf: tangent})
 
     def jvp_all(self, ref: Ref, tangents: Mapping[Ref, Any]) -> Any:
-        """The forward derivative J v of a computed ref when leaves move by their tangents, the others staying.
+        """Return the forward derivative J v of a computed ref when leaves move by their tangents, the others staying.
 
-        Nothing is computed anew: the tape's pullback is itself pulled back (`transforms.forward_mode`), so it costs
+        Nothing is computed again: the tape's pullback is itself pulled back (`transforms.forward_mode`), so it costs
         about three backward passes. Raises ProgramError for what is not a leaf, and after a sparse backward pass.
         """
         node = self._differentiable(ref, "jvp", "the result")
@@ -382,17 +382,19 @@ class Session(Interpreter[Ref]):
         self._step_all("sgd_step_all", optim.sgd(lr=lr))
 
     def adam_step_all(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
-        """An Adam step like `sgd_step_all`; t and the moments are kept per parameter, as long as the session lives."""
+        """Take an Adam step like `sgd_step_all`; t and the moments are stored per parameter, as long as the session
+        lives."""
         self._step_all("adam_step_all", optim.adam(lr=lr, betas=(beta1, beta2), eps=eps))
 
     def adamw_step_all(
         self, lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.01
     ) -> None:
-        """An AdamW step (decoupled weight decay); its t and moments are not those of `adam_step_all`."""
+        """Take an AdamW step (decoupled weight decay); its t and moments are not those of `adam_step_all`."""
         self._step_all("adamw_step_all", optim.adamw(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay))
 
     def step_all(self, optimizer: Optimizer) -> None:
-        """A step of any optimizer like `sgd_step_all`; t and slots are kept per parameter and name of the optimizer.
+        """Take a step of any optimizer like `sgd_step_all`; t and slots are stored per parameter and name of the
+        optimizer.
 
         The groups of `optim.grouped` go by the names of the parameters that were used on this tape.
         """

@@ -57,7 +57,7 @@ class Nats:
 
     @property
     def numbers(self) -> Words:
-        """The current numbers, as a copy."""
+        """Return the current numbers, as a copy."""
         return self._numbers.copy()
 
     def put(self, numbers: Words) -> None:
@@ -363,7 +363,7 @@ class SessionTape(Tape[Any]):
         return (held for each in self._noted if (held := each()) is not None)
 
     def leaves(self) -> list[SessionRef]:
-        """The refs that take a gradient and are not the result of an op."""
+        """Return the refs that take a gradient and are not the result of an op."""
         refs = [held for held in self.live_refs() if type(held) is SessionRef]
         return [each for each in refs if each.record is not None and each.record.primitive is None]
 

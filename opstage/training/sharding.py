@@ -42,19 +42,19 @@ LEAST = 1024
 
 
 def is_state_sharded(shape: Shape, optimizer: Optimizer) -> bool:
-    """Whether the optimizer state of a parameter is sharded: if it is large and the update is elementwise."""
+    """Return whether the optimizer state of a parameter is sharded: if it is large and the update is elementwise."""
     count = prod(shape)
     return isinstance(count, int) and count >= LEAST and optimizer.mover(shape).elementwise
 
 
 def is_parameter_sharded(shape: Shape, dtype: DType, zero: int) -> bool:
-    """Whether the parameter itself is sharded at this ZeRO level: if it is large and float, trained or not."""
+    """Return whether the parameter itself is sharded at this ZeRO level: if it is large and float, trained or not."""
     count = prod(shape)
     return zero == 3 and dtype.kind == "f" and isinstance(count, int) and count >= LEAST
 
 
 def several_ranks(ops: Any) -> bool:
-    """Whether a batch is divided over several ranks, or over a symbolic number of them."""
+    """Return whether a batch is divided over several ranks, or over a symbolic number of them."""
     size = ops.mesh.size(DATA)
     return not (isinstance(size, int) and size == 1)
 
@@ -184,7 +184,7 @@ def _shard_update(
 
 
 def _is_shard(slot: Any, shape: Any) -> bool:
-    """Whether a slot is already a rank's shard; one that was just put here is whole."""
+    """Return whether a slot is already a rank's shard; one that was just put here is whole."""
     return len(slot.shape) == 1 and (not isinstance(slot.shape[0], int) or tuple(slot.shape) != tuple(shape))
 
 

@@ -78,7 +78,7 @@ _NEAR = 5
 
 
 def allowed(specs: Sequence[Spec], sizes: Mapping[str, int]) -> bool:
-    """Whether the constraints hold at these sizes."""
+    """Return whether the constraints hold at these sizes."""
     try:
         sized(tuple(specs), sizes)
     except UsageError:
@@ -116,7 +116,7 @@ class _Constraints:
         self._name = name
 
     def hold(self, size: int) -> bool:
-        """Whether they hold at this size."""
+        """Return whether they hold at this size."""
         return not self._specs or allowed(self._specs, {self._name: size})
 
 

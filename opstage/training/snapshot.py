@@ -175,7 +175,7 @@ PACKAGES = ("opstage", "numpy", "numba", "safetensors")
 
 
 def versions() -> dict[str, str]:
-    """The versions that a run's bits depend on: Python and `PACKAGES`."""
+    """Return the versions that a run's bits depend on: Python and `PACKAGES`."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
@@ -201,7 +201,7 @@ class Stateful(Protocol):
 
     @property
     def name(self) -> str:
-        """The key of its state."""
+        """Return the key of its state."""
 
     def export(self) -> CallbackValues:
         """Return all state to save."""
@@ -301,7 +301,7 @@ def _callbacks(document: Document | None, tensors: Mapping[str, Array]) -> dict[
 
 
 def _tied(document: Document, tensors: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
-    """For each parameter with several places, return all of them, its own name first; no name may occur twice."""
+    """Return, for each parameter with several places, all of them, its own name first; no name may occur twice."""
     found: dict[str, tuple[str, ...]] = {}
     taken = set(_below("params", tensors))
     for name, places in document.items():

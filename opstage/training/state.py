@@ -61,7 +61,7 @@ class StateLayout(NamedTuple):
 
     @classmethod
     def of(cls, optimizer: Optimizer, names: Sequence[str], types: Sequence[tuple[Shape, DType]]) -> StateLayout:
-        """The layout of the state of `optimizer` for parameters of these paths and types."""
+        """Return the layout of the state of `optimizer` for parameters of these paths and types."""
         parameters = [
             TrainedParameter(name, shape, dtype, tuple([(slot.shape, slot.dtype) for slot in slots]))
             for name, (shape, dtype), slots in zip(names, types, optimizer.init(types, names), strict=True)
@@ -102,7 +102,7 @@ class OptimizerState:
     layout   the optimizer and parameters that it belongs to; a step rejects a state of others
 
     `init_optim` and steps create it. `advance` updates it in place, moments included; `step_with` and `train_step`
-    leave it unchanged and return a new one. Copies and pickles have moments of their own. The moments live on the
+    leave it unchanged and return a new one. Copies and pickles have their own moments. The moments live on the
     interpreter of the trainer that made them; another trainer of the same parameters may continue from them.
     """
 
@@ -124,7 +124,7 @@ class OptimizerState:
 
     @property
     def slots(self) -> Values:
-        """The slots of each trained parameter, as arrays that the caller owns."""
+        """Return the slots of each trained parameter, as arrays that the caller owns."""
         home, values = self._held
         if home is None:
             return tuple([tuple([np.array(slot) for slot in each]) for each in values])
@@ -254,12 +254,12 @@ class TrainerState:
 
     @property
     def trained(self) -> tuple[bool, ...]:
-        """For each parameter, whether it is trained now."""
+        """Return, for each parameter, whether it is trained now."""
         return tuple(map(is_trained, self.params))
 
     @property
     def tree(self) -> Any:
-        """The parameter tree, with `Param`s as leaves."""
+        """Return the parameter tree, with `Param`s as leaves."""
         return self.places.tree(self.params)
 
     def values(self) -> list[Any]:

@@ -64,7 +64,7 @@ class TrainingStep:
 
     Inputs: the parameters, each once, the leaves of the program's own state and of the batch, the optimizer's slots
     parameter by parameter, and its scalars. Outputs: loss, metrics and new state, the new trained parameters, and their
-    new slots. Without an optimizer there are no slots, scalars and new parameters.
+    new slots. Without an optimizer it has no slots, scalars and new parameters.
 
     loss        the user's program, `(ops, params, [state,] *batch)`
     places      the places of the parameters in its tree: a shared parameter is one ref at all its places, so that its
@@ -96,13 +96,14 @@ class TrainingStep:
 
     @cached_property
     def counts(self) -> tuple[int, int, int, int, int]:
-        """The number of inputs that are parameters, leaves of the state, leaves of the batch, slots and scalars."""
+        """Return the number of inputs that are parameters, leaves of the state, leaves of the batch, slots and
+        scalars."""
         state = 0 if self.state is None else self.state.num_leaves
         return len(self.places), state, self.batch.num_leaves, sum(self.slots), len(self.scalars)
 
     @cached_property
     def trained_indices(self) -> tuple[int, ...]:
-        """The indices of the trained parameters."""
+        """Return the indices of the trained parameters."""
         return tuple([i for i, wanted in enumerate(self.trained) if wanted])
 
     def trained_among(self, parameters: Sequence[T]) -> list[T]:
@@ -111,18 +112,18 @@ class TrainingStep:
 
     @cached_property
     def _bounds(self) -> tuple[slice, ...]:
-        """For each trained parameter, the slice of the inputs that holds its slots."""
+        """Return, for each trained parameter, the slice of the inputs that holds its slots."""
         first = sum(self.counts[:3])
         return tuple([slice(*ends) for ends in pairwise(accumulate(self.slots, initial=first))])
 
     @cached_property
     def _moments(self) -> tuple[slice, ...]:
-        """For each trained parameter, the slice of its new slots in the outputs from the first new slot on."""
+        """Return, for each trained parameter, the slice of its new slots in the outputs from the first new slot on."""
         return tuple([slice(*ends) for ends in pairwise(accumulate(self.slots, initial=0))])
 
     @cached_property
     def _wanted(self) -> tuple[bool, ...]:
-        """For each of the parameters, state and batch, whether its gradient is wanted."""
+        """Return, for each of the parameters, state and batch, whether its gradient is wanted."""
         return (*self.trained, *[False] * sum(self.counts[1:3]))
 
     def donated(self, alone: Sequence[bool] = (), *, slots: bool = True) -> Mapping[int, bool]:
@@ -146,11 +147,11 @@ class TrainingStep:
     def pack(
         self, parameters: Iterable[Any], state: Iterable[Any], batch: Iterable[Any], slots: Any = (), scalars: Any = ()
     ) -> tuple[Any, ...]:
-        """The flat inputs of the programs; `slots` are those of each trained parameter."""
+        """Return the flat inputs of the programs; `slots` are those of each trained parameter."""
         return (*parameters, *state, *batch, *chain.from_iterable(slots), *scalars)
 
     def unpack(self, outputs: Sequence[Any], structure: Structure) -> StepOutputs:
-        """The outputs of a step, unpacked."""
+        """Return the outputs of a step, unpacked."""
         end = structure.num_leaves
         split = end + len(self.trained_indices)
         moments = tuple(outputs[split:])
@@ -189,7 +190,7 @@ class TrainingStep:
 
     @cached_property
     def program(self) -> Callable[..., Row[Any]]:
-        """The step, or without an optimizer the forward pass."""
+        """Return the step, or without an optimizer the forward pass."""
         return self.forward if self.optimizer is None else self.step
 
     def arguments(self, row: Sequence[R]) -> tuple[Any, ...]:
@@ -247,7 +248,7 @@ class TrainingStep:
 
     @property
     def _reduces_to_shards(self) -> bool:
-        """Whether a rank's shard of a gradient is enough: only the update reads it."""
+        """Return whether a rank's shard of a gradient is enough: only the update reads it."""
         return self.optimizer is not None and self.clip is None and not self.norm
 
     def apply_optimizer(self, ops: BaseInterpreter[R], row: Sequence[R], gradients: Sequence[R]) -> list[R]:
@@ -296,7 +297,7 @@ class TrainingStep:
 
     @cached_property
     def _members(self) -> tuple[Optimizer, ...]:
-        """For each trained parameter, its optimizer."""
+        """Return, for each trained parameter, its optimizer."""
         assert self.optimizer is not None
         return tuple([self.optimizer.at(self.places.names[i]) for i in self.trained_indices])
 

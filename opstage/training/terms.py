@@ -1,10 +1,10 @@
-"""The terms of a loss that combine in ways of their own: what each part of a batch adds to the loss of the batch.
+"""The terms of a loss that combine in different ways: what each part of a batch adds to the loss of the batch.
 
 Numbers that depend on that of the rows are those of the whole batch, and so are sums over rows that are no terms but
 divide one, say. What is fixed, such as a penalty, each part adds in its share. Then what the parts give adds up to the
 loss of the batch, and so do its gradients. `analysis.rows.analyze_parts` proves which sums these are.
 
-An op may take each row to one of its own while the derivative rule that its user declared does not: the rule
+An op may keep rows apart while the derivative rule that its user declared does not: the rule
 normalizes, centres or clips over the batch, or reads its size. Such an op counts as one that mixes rows.
 """
 
@@ -74,7 +74,7 @@ class RuledJoins(Joins):
         return [MIXED._replace(note=f", whose derivative rule {_MIXES}")] * len(results)
 
     def _is_by_row(self, call: OpCall, facts: Sequence[Join], results: Sequence[Join]) -> bool:
-        """Whether the rule gives for parts of the batch what it gives for the batch."""
+        """Return whether the rule gives for parts of the batch what it gives for the batch."""
         body = _pullback(call)
         linear = is_linear(Recorder(_dtype(call), 0), body, [i >= len(facts) for i in range(len(body.inputs))])
         if not linear:
@@ -101,7 +101,7 @@ class RuledJoins(Joins):
 
 
 def has_rule(call: OpCall) -> bool:
-    """Whether the derivative of an op is one that a user declared."""
+    """Return whether the derivative of an op is one that a user declared."""
     return call.primitive.declared and call.primitive.differentiable and call.primitive.vjp is not None
 
 
@@ -272,7 +272,8 @@ class Terms:
         )
 
     def joins(self, *, before: bool) -> tuple[str, dict[str, str]]:
-        """How the loss and each metric combine, empty if nothing is proved; with sums `before` alone, or with all."""
+        """Return how the loss and each metric combine, empty if nothing is proved; with sums `before` alone, or with
+        all."""
         how = {RowKind.FIXED: ROWS, RowKind.SUM: SUM}
         every = [how.get(kind, "") if own or not before else "" for kind, own in zip(self.kinds, self.before)]
         loss, metrics = unflatten(self.result, every)
@@ -289,7 +290,7 @@ class Terms:
         shared: Callable[[Any], Any],
         only: int | None = None,
     ) -> Any:
-        """Return what a part of a batch of so many `rows` adds, or the sum `only` over its rows.
+        """Return what a part of a batch of `rows` rows adds, or the sum `only` over its rows.
 
         `whole` makes of a slot and its value for the part that for the batch; `shared` the part's share of a value. The
         program is traced again, since Python state that it reads may have changed.

@@ -45,8 +45,8 @@ class ScalarTrainer(Renamed):
     common.
 
     Raises:
-        UsageError: step: a rate that is no finite number.
-        ValidationError: step: a loss that is no scalar, or whose shapes are wrong.
+        UsageError: step: a rate that is not a finite number.
+        ValidationError: step: a loss that is not a scalar, or whose shapes are wrong.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class ScalarTrainer(Renamed):
 
     @exclusive
     def __reduce__(self) -> tuple[Any, ...]:
-        """A deep copy and an unpickled trainer are independent: parameters, state, moments and the number of steps are
-        their own. A shallow copy trains the same parameters."""
+        """Reduce for copies and pickles: a deep copy and an unpickled trainer are independent: parameters, state,
+        moments and the number of steps are their own. A shallow copy trains the same parameters."""
         held = self._state
         state = held.get_state() if held.has_state else None
         moments = {name: copy(each) for name, each in held.moments.items()}  # a step moves them in place
         return _copied, (self._made, held.tree, state, moments, held.steps_taken)
 
     def own_rows(self, count: int) -> Any:
-        """Which rows of a batch of `count` the ranks of this process read, an array of numbers; None: all of them.
+        """Return which rows of a batch of `count` the ranks of this process read, int64 indices; None: all of them.
 
         Of a batch that is computed in parts, see `accumulate`, each process takes all.
         """
@@ -90,7 +90,7 @@ class ScalarTrainer(Renamed):
         return interpreter.own_rows(count) if type(interpreter) is Ranks and self._parts is None else None
 
     def connect(self) -> None:
-        """On a mesh of several processes with a GPU each: join these, which the first step does otherwise. All call it.
+        """Connect the GPUs of a mesh of several processes, as the first step does otherwise. All processes call it.
 
         Raises UsageError where two of them have one GPU.
         """
@@ -102,17 +102,17 @@ class ScalarTrainer(Renamed):
 
     @property
     def params(self) -> Any:
-        """The parameter tree, its leaves `Param`s."""
+        """Return the parameter tree, its leaves `Param`s."""
         return self._state.tree
 
     @property
     def loss(self) -> Callable[..., Any]:
-        """The program that is trained."""
+        """Return the program that is trained."""
         return self._loss
 
     @property
     def executes(self) -> bool:
-        """Whether the interpreter computes numbers; on shapes alone a step is a dry run."""
+        """Return whether the interpreter computes numbers; on shapes alone a step is a dry run."""
         return self._state.interpreter.executes
 
     @property
@@ -135,17 +135,17 @@ class ScalarTrainer(Renamed):
 
     @property
     def batch_arguments(self) -> BatchArguments | None:
-        """The names of the loss's batch arguments; None where it does not say them."""
+        """Return the names of the loss's batch arguments; None if it does not name them."""
         return batch_arguments(self._loss, skip=self.batch_starts)
 
     @property
     def parameter_count(self) -> int:
-        """Elements in all parameters, each counted once, at however many places it stands."""
+        """Return the number of elements of all parameters, each counted once, however many places it has."""
         return sum(int(np.prod(param.shape, dtype=np.int64)) for param in self._state.params)
 
     @exclusive
     def get_params(self) -> Any:
-        """The parameter values, a tree of arrays of the caller's own; one, read-only, for several places."""
+        """Return the parameter values, a tree of arrays that the caller owns; one, read-only, for several places."""
         return get_values(self.params)
 
     @exclusive
@@ -160,7 +160,7 @@ class ScalarTrainer(Renamed):
     @property
     @exclusive
     def state(self) -> Any:
-        """The program's own state (running statistics), a tree of arrays; None for a program without."""
+        """Return the program's own state (running statistics), a tree of arrays; None for a program without."""
         return self._state.get_state()
 
     @exclusive
@@ -172,7 +172,7 @@ class ScalarTrainer(Renamed):
 
     @exclusive
     def forward(self, *batch: Any, train: bool = False) -> Any:
-        """The loss of one batch; nothing is differentiated or changed. In evaluation form unless `train`."""
+        """Return the loss of one batch; nothing is differentiated or changed. In evaluation form unless `train`."""
         refs, structure = self._executor.bind_batch(batch)
         step = self._executor.choose_step(structure, train=train)
         (loss, self.last_metrics), _ = self._executor.evaluate(step.forward, step, refs)
@@ -197,22 +197,22 @@ class ScalarTrainer(Renamed):
 
     @exclusive
     def export_average(self, average: RunningAverage) -> dict[str, Array]:
-        """An average of the parameters by their paths, arrays of the caller's own."""
+        """Return an average of the parameters by their paths, arrays that the caller owns."""
         return average.export(self._state)
 
     @exclusive
     def evaluate_prepared(self, prepared: PreparedProgram, *arrays: Any) -> Any:
-        """The result of `evaluate` for arrays that a prepared program fits; None where that is to be asked."""
+        """Return the result of `evaluate` for arrays that a prepared program fits; None if that is to be asked."""
         return prepared(arrays)
 
     @exclusive
     def prepare(self, program: Callable[..., Any], *batch: Any) -> PreparedProgram | None:
-        """A quick call of what `evaluate` runs, for batches like this one; None where the interpreter has none."""
+        """Return a quick call of what `evaluate` runs, for batches like this one; None if the interpreter has none."""
         return self._executor.prepare(program, *flatten(batch))
 
     @exclusive
     def loss_and_backward(self, *batch: Any) -> tuple[Any, Any]:
-        """Loss and gradients of one batch, in training form; gradients are shaped like params, None where frozen.
+        """Return loss and gradients of one batch, in training form; gradients are shaped like params, None if frozen.
 
         A parameter at several places has one gradient, their sum: one read-only array, which is at all of them.
         """
@@ -223,38 +223,40 @@ class ScalarTrainer(Renamed):
         return loss, step.places.arrays([next(pulled) if wanted else None for wanted in step.trained])
 
     def backward(self, *batch: Any) -> Any:
-        """Gradients of one batch, shaped like params; None where frozen."""
+        """Return gradients of one batch, shaped like params; None if frozen."""
         return self.loss_and_backward(*batch)[1]
 
     @called_by_users
     def step(self, lr: float, *batch: Any) -> Any:
-        """One SGD step p ← p - lr·g; returns the loss."""
+        """Take one SGD step p ← p - lr·g; return the loss."""
         return self._named_step("sgd", optim.sgd(lr=lr), batch)
 
     @called_by_users
     def adam_step(self, lr: float, beta1: float, beta2: float, eps: float, *batch: Any) -> Any:
-        """One Adam step, its moments kept by this trainer; returns the loss."""
+        """Take one Adam step, whose moments this trainer stores; return the loss."""
         return self._named_step("adam", optim.adam(lr=lr, betas=(beta1, beta2), eps=eps), batch)
 
     @called_by_users
     def adamw_step(self, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, *batch: Any) -> Any:
-        """One AdamW step (decoupled weight decay), its moments kept by this trainer; returns the loss."""
+        """Take one AdamW step (decoupled weight decay), whose moments this trainer stores; return the loss."""
         optimizer = optim.adamw(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
         return self._named_step("adamw", optimizer, batch)
 
     @exclusive
     def init_optim(self, optimizer: Optimizer) -> OptimizerState:
-        """The state in which an optimizer starts: t = 0, slots as it declares them for each trained parameter."""
+        """Return the state in which an optimizer starts: t = 0, slots as it declares them for each trained
+        parameter."""
         return self._state.init_optim(optimizer)
 
     def moved_by(self, optimizer: Optimizer) -> list[MovedParameter]:
-        """The table of what moves each parameter. Raises UsageError where groups of the optimizer fit none of them."""
+        """Return the table of what moves each parameter. Raises UsageError if groups of the optimizer fit none
+        of them."""
         state, bound = self._state, self._state.bind_optimizer(optimizer)
         return group_table(bound.optimizer, state.names, [param.shape for param in state.params], bound.trained)
 
     @called_by_users
     def step_with(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> OptimizerState:
-        """One step of an optimizer from `state`; returns the next state and leaves `state` as it was.
+        """Take one step of an optimizer from `state`; return the next state and leave `state` unchanged.
 
         Raises UsageError for a state of another optimizer, or of other parameters.
         """
@@ -262,7 +264,7 @@ class ScalarTrainer(Renamed):
 
     @exclusive
     def train_step(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> StepResult:
-        """`step_with`, with the loss and metrics of the batch beside the next state."""
+        """`step_with`, with the loss and metrics of the batch as well as the next state."""
         return self._train_step(optimizer, state, batch)
 
     @exclusive
@@ -282,7 +284,7 @@ class ScalarTrainer(Renamed):
         in_place: bool = False,
         name: str | None = None,
     ) -> StepResult:
-        """A step that updates `state` if `in_place`, and stores it as this trainer's own under a `name`."""
+        """Take a step that updates `state` if `in_place`, and stores it as this trainer's own under a `name`."""
         held, taken = self._state, self._state.steps_taken
         try:
             result = self._executor.train_step(optimizer, state, batch, in_place=in_place, name=name)
@@ -294,7 +296,7 @@ class ScalarTrainer(Renamed):
         return result
 
     def report(self, *specs: Any, optimizer: Optimizer | None = None) -> Report:
-        """The shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
+        """Return the shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
         return self._contract.report(*specs, optimizer=optimizer)
 
     @exclusive
@@ -317,12 +319,13 @@ class ScalarTrainer(Renamed):
 
     @exclusive
     def export(self) -> TrainerValues:
-        """All that the next step depends on besides loss, options and optimizer, as arrays of the caller's own."""
+        """Return all that the next step depends on besides loss, options and optimizer, as arrays that the
+        caller owns."""
         return self._state.export()
 
     @exclusive
     def export_optim(self, optimizer: Optimizer, state: OptimizerState) -> OptimizerValues:
-        """An optimizer's state on these parameters as arrays of the caller's own."""
+        """Return an optimizer's state on these parameters as arrays that the caller owns."""
         return self._state.export_optim(optimizer, state)
 
     @exclusive
@@ -337,7 +340,8 @@ class ScalarTrainer(Renamed):
 
     @exclusive
     def import_optim(self, optimizer: Optimizer, saved: OptimizerValues) -> OptimizerState:
-        """The state that `export_optim` gave out; a UsageError says where it fits neither optimizer nor parameters."""
+        """Return the state that `export_optim` gave out; a UsageError says where it fits neither optimizer nor
+        parameters."""
         return self._state.import_optim(optimizer, saved)
 
     @exclusive
@@ -385,7 +389,7 @@ def scalar_trainer(
     accumulate: int | Accumulate | None = None,
     gradient_norm: bool = False,
 ) -> ScalarTrainer:
-    """A trainer for `loss(ops, params, *batch) -> scalar`, on the interpreter that `options` name.
+    """Return a trainer for `loss(ops, params, *batch) -> scalar`, on the interpreter that `options` name.
 
     params          a pytree of arrays or Params; arrays are copied, and a list of numbers is one, as in state and
                     batches. A Param at several places is one parameter: its gradient is the sum over them, and it is
@@ -408,7 +412,7 @@ def scalar_trainer(
     is merely odd, such as a parameter that never reaches the loss, is a ProgramWarning.
 
     Raises:
-        UsageError: parameters that are no arrays of numbers; options that are none.
+        UsageError: parameters that are not arrays of numbers; options that are none.
     """
     options = options_of(options)
     return ScalarTrainer(loss, params, specs, options, requires_grad, state, clip, accumulate, gradient_norm)

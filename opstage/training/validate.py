@@ -113,8 +113,8 @@ _SUPPLIED: dict[str, Callable[[], Any]] = {
 
 
 def parameter_specs(source: Any, name: str = "params") -> Any:
-    """A pytree of Specs from `source`, called `name` in messages: a pytree of Specs, arrays, declarations or shapes, a
-    module with a `state_dict()`, or a function that returns one of these.
+    """Return a pytree of Specs from `source`, called `name` in messages: a pytree of Specs, arrays, declarations or
+    shapes, a module with a `state_dict()`, or a function that returns one of these.
 
     Leaves shared by several places keep their identity, so that ties can be found: a Param, a tensor that a module has
     under several names, and arrays that share memory.
@@ -173,7 +173,7 @@ def _with_tied(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _makes(source: Any) -> bool:
-    """Whether `source` must be called to get the parameters: a function or class, but not a callable module."""
+    """Return whether `source` must be called to get the parameters: a function or class, but not a callable module."""
     if isinstance(source, type):
         return True
     return callable(source) and not hasattr(source, "state_dict") and not hasattr(source, "shape")
@@ -342,7 +342,7 @@ def training_step(
 
 
 def _slot(shape: Any, slot: Slot) -> Spec:
-    """A slot that is kept in that shape."""
+    """Return a slot that is stored in that shape."""
     return Spec(shape, dtype_name(slot.dtype)).beginning((slot.fill, slot.fill))
 
 
