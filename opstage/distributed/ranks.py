@@ -445,7 +445,7 @@ class Ranks(BaseInterpreter[RankValues]):
 
 
 def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any]:
-    """Return the ranks of the options' mesh, each on `base`; `base` itself for one rank, or if it computes no numbers."""
+    """Return the ranks of the options' mesh, on `base`; `base` itself for one rank, or if it computes no numbers."""
     mesh = parse_mesh(options.mesh)
     if not base.executes or mesh.ranks == 1:
         return base

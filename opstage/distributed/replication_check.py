@@ -37,14 +37,14 @@ from ..transforms.while_loop import WHILE
 class Over(IntEnum):
     """The relation between the ranks' values of a tensor along one mesh axis."""
 
-    ALIKE = 0
+    REPLICATED = 0
     COPY = 1
-    PART = 2
-    DIFFERS = 3
+    PARTIAL = 2
+    VARYING = 3
 
 
 States: TypeAlias = "Mapping[str, Over]"
-"""By axis; a missing axis means ALIKE."""
+"""By axis; a missing axis means REPLICATED."""
 
 _NOTHING: States = {}
 
@@ -66,11 +66,11 @@ def agreement(body: Body, kept: Mapping[int, str] | None = None) -> list[States]
     for a misplaced collective.
     """
     own = kept or {}
-    inputs: list[States] = [{own[i]: Over.DIFFERS} if i in own else _NOTHING for i in range(len(body.inputs))]
-    return _Agreeing(body, inputs, loss=body.outputs[0]).outputs
+    inputs: list[States] = [{own[i]: Over.VARYING} if i in own else _NOTHING for i in range(len(body.inputs))]
+    return _Check(body, inputs, loss=body.outputs[0]).outputs
 
 
-def require_alike(outputs: Sequence[States], names: Sequence[str], kept: Mapping[str, str] | None = None) -> None:
+def require_replicated(outputs: Sequence[States], names: Sequence[str], kept: Mapping[str, str] | None = None) -> None:
     """Raise Fault for an output that differs over an axis, unless `kept` has that axis under the output's name."""
     own = kept or {}
     for number, states in enumerate(outputs):
@@ -81,7 +81,7 @@ def require_alike(outputs: Sequence[States], names: Sequence[str], kept: Mapping
                 raise Fault(f"{name} differs between the ranks of mesh axis {axis!r}{more}")
 
 
-class _Agreeing:
+class _Check:
     """One pass over a body; `outputs` are the states of its results."""
 
     def __init__(
@@ -132,9 +132,9 @@ class _Agreeing:
         axes = dict.fromkeys(axis for states in given for axis, over in states.items() if over)
         if axes and not self._begun and equation.primitive not in DRAWS:
             self._require_varied(equation, given, axes)
-        met = {axis: self._met(equation, [states.get(axis, Over.ALIKE) for states in given]) for axis in axes}
+        met = {axis: self._met(equation, [states.get(axis, Over.REPLICATED) for states in given]) for axis in axes}
         if equation.primitive in DRAWS:  # a draw is made again in a backward loop, and is no gradient
-            return {axis: Over.COPY if over is Over.PART else over for axis, over in met.items()}
+            return {axis: Over.COPY if over is Over.PARTIAL else over for axis, over in met.items()}
         return met
 
     def _require_varied(self, equation: Equation, given: Sequence[States], axes: Iterable[str]) -> None:
@@ -142,7 +142,7 @@ class _Agreeing:
             if slot in self._constant or self._types[slot].dtype.kind != "f":
                 continue
             for axis in axes:
-                if not states.get(axis, Over.ALIKE):
+                if not states.get(axis, Over.REPLICATED):
                     self._refuse(
                         equation,
                         f"an operand that is replicated over mesh axis {axis!r} meets a varying one, and is "
@@ -155,49 +155,49 @@ class _Agreeing:
     def _met(self, equation: Equation, given: Sequence[Over]) -> Over:
         """Return the state, over one axis, of a result with operands that are not all alike."""
         top = max(given)
-        if Over.PART not in given:
+        if Over.PARTIAL not in given:
             return top
         linearity = equation.primitive.linearity
-        parts = [over is Over.PART or slot in self._zero for slot, over in zip(equation.inputs, given)]
+        parts = [over is Over.PARTIAL or slot in self._zero for slot, over in zip(equation.inputs, given)]
         if self._is_back(equation):  # the rules of derivatives are linear in cotangents, but not in each
             floats = [part for part, slot in zip(parts, equation.inputs) if self._types[slot].dtype.kind == "f"]
             adds = linearity is Linearity.JOINT or equation.primitive in (ADD, SUB)
-            return Over.PART if all(floats) or not adds else Over.DIFFERS
+            return Over.PARTIAL if all(floats) or not adds else Over.VARYING
         if linearity is Linearity.JOINT and all(parts):
-            return Over.PART
-        if linearity is Linearity.EACH and sum(over is Over.PART for over in given) == 1 and top is Over.PART:
-            return Over.PART
-        return Over.DIFFERS
+            return Over.PARTIAL
+        if linearity is Linearity.EACH and sum(over is Over.PARTIAL for over in given) == 1 and top is Over.PARTIAL:
+            return Over.PARTIAL
+        return Over.VARYING
 
     def _collective(self, equation: Equation, given: Sequence[States]) -> States:
         primitive, static = equation.primitive, equation.static
         axis: str = static["axis"]
         if primitive is AXIS_INDEX:
-            return {axis: Over.DIFFERS}
+            return {axis: Over.VARYING}
         (x,) = given
-        before = x.get(axis, Over.ALIKE)
+        before = x.get(axis, Over.REPLICATED)
         back = self._is_back(equation)
         if primitive in (VARY, SHARD):
-            if before is not Over.ALIKE and not (before is Over.COPY and primitive is SHARD):
+            if before is not Over.REPLICATED and not (before is Over.COPY and primitive is SHARD):
                 self._refuse(equation, f"x varies over mesh axis {axis!r} already")
-            return {**x, axis: Over.PART if back else Over.COPY if primitive is VARY else Over.DIFFERS}
+            return {**x, axis: Over.PARTIAL if back else Over.COPY if primitive is VARY else Over.VARYING}
         # the zero gradient of a parameter that what is differentiated does not depend on
         zeros = equation.inputs[0] in self._zero
-        if before is Over.ALIKE and not zeros:
+        if before is Over.REPLICATED and not zeros:
             self._refuse(
                 equation,
                 f"all ranks of mesh axis {axis!r} have the same x: it was gathered or summed before, or is not "
                 "theirs to sum",
             )
-        again = self._backward and before is Over.DIFFERS and self._is_again(equation)
-        if self._begun and before is Over.DIFFERS and primitive is not ALL_GATHER and not again:
+        again = self._backward and before is Over.VARYING and self._is_again(equation)
+        if self._begun and before is Over.VARYING and primitive is not ALL_GATHER and not again:
             self._refuse(
                 equation,
                 f"after the loss only gradients are summed over mesh axis {axis!r}, and x is not a gradient: it is not "
                 "linear in them",
             )
         replicated = primitive in (ALL_REDUCE, ALL_MAX) or static.get("replicated")
-        after = Over.ALIKE if replicated else Over.PART if back and not again else Over.DIFFERS
+        after = Over.REPLICATED if replicated else Over.PARTIAL if back and not again else Over.VARYING
         return {**x, axis: after}
 
     def _loop(self, equation: Equation, given: Sequence[States]) -> list[States]:
@@ -217,7 +217,7 @@ class _Agreeing:
 
         def read(operands: Sequence[States], strict: bool) -> list[States]:
             outs = [
-                _Agreeing(body, operands[first:], backward=backward, strict=strict, forward=self._forward, zeros=zeros)
+                _Check(body, operands[first:], backward=backward, strict=strict, forward=self._forward, zeros=zeros)
                 for body in bodies.values()
             ]
             found = [reduce(_least, each) for each in zip(*[reading.outputs for reading in outs])]
@@ -229,7 +229,7 @@ class _Agreeing:
             before = [*states]
             zeros = [i for i, is_zero in enumerate(zero) if is_zero and states[i] == given[i]]
             if test is not None:
-                decided = _Agreeing(test, states, strict=False).outputs[0]
+                decided = _Check(test, states, strict=False).outputs[0]
             outs = read(states, strict=False)
             states[:carries] = [_carried(*each) for each in zip(states, outs, zero)]
         strict = self._strict
@@ -271,9 +271,9 @@ def _carried(own: States, out: States, zero: bool) -> States:
     """Return the state of a carry that comes as `own` and leaves as `out`. Numbers that become parts of a gradient in
     an iteration, and were none before, are none; zeros are parts of any."""
     joined = _least(own, out)
-    new = [axis for axis, over in joined.items() if over is Over.PART is not own.get(axis)]
-    return joined if zero else {**joined, **dict.fromkeys(new, Over.DIFFERS)}
+    new = [axis for axis, over in joined.items() if over is Over.PARTIAL is not own.get(axis)]
+    return joined if zero else {**joined, **dict.fromkeys(new, Over.VARYING)}
 
 
 def _least(a: States, b: States) -> dict[str, Over]:
-    return {axis: max(a.get(axis, Over.ALIKE), b.get(axis, Over.ALIKE)) for axis in dict.fromkeys((*a, *b))}
+    return {axis: max(a.get(axis, Over.REPLICATED), b.get(axis, Over.REPLICATED)) for axis in dict.fromkeys((*a, *b))}

@@ -12,7 +12,7 @@ import pytest
 import opstage
 from opstage import Options, Spec, optim
 from opstage.distributed.ranks import Ranks, on_mesh
-from opstage.distributed.replication_check import Fault, agreement, require_alike
+from opstage.distributed.replication_check import Fault, agreement, require_replicated
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.shape_check.report import Report
 from opstage.models import gpt, model
@@ -170,7 +170,7 @@ def test_a_wrong_collective_beside_what_is_in_parts(zero: int) -> None:
 
 def _prove(body: Body, graph: Any, kept: Mapping[str, str]) -> None:
     inputs = {i: kept[name] for i, name in enumerate(graph.input_names) if name in kept}
-    require_alike(agreement(body, inputs), graph.output_names, kept)
+    require_replicated(agreement(body, inputs), graph.output_names, kept)
 
 
 def _refuted(graph: Any, mesh: str, kept: Mapping[str, str]) -> int:

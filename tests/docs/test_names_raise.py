@@ -324,9 +324,9 @@ WRONG = (
     Wrong("debug.print", lambda: inside(lambda o, x: opstage.debug.print(o, x, ANY)), "debug.print: argument name: "),
     Wrong("callbacks.BestCheckpoint", lambda: callbacks.BestCheckpoint("a", mode=ANY), "best_checkpoint: mode"),
     Wrong(
-        "callbacks.EarlyStopping", lambda: callbacks.EarlyStopping(metric="a", patience=3), "early_stopping: it is not"
+        "callbacks.EarlyStopping", lambda: callbacks.EarlyStopping(metric="a", patience=3), "early_stopping: the name"
     ),
-    Wrong("callbacks.ReduceOnPlateau", lambda: callbacks.ReduceOnPlateau("a"), "reduce_on_plateau: it"),
+    Wrong("callbacks.ReduceOnPlateau", lambda: callbacks.ReduceOnPlateau("a"), "reduce_on_plateau: the name"),
     Wrong("callbacks.Ema", lambda: callbacks.Ema(ANY), "ema: decay must be"),
     Wrong("callbacks.EachEpoch", lambda: callbacks.EachEpoch(ANY), "EachEpoch takes a function"),
     Wrong("callbacks.EachStep", lambda: callbacks.EachStep(ANY), "EachStep takes a function"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...compiler.captures import Capture
-from ...distributed.replication_check import Fault, agreement, require_alike
+from ...distributed.replication_check import Fault, agreement, require_replicated
 from ...ops.dims import UNKNOWN, DimScope, UnknownDimError
 from ...ops.errors import (
     LocatedError,
@@ -92,7 +92,7 @@ def check_base_program(
         try:
             own = kept or {}
             inputs = {i: own[name] for i, name in enumerate(names) if name in own}
-            require_alike(agreement(traced.body, inputs), traced.output_names(), own)
+            require_replicated(agreement(traced.body, inputs), traced.output_names(), own)
         except Fault as fault:
             place = ops.places.get(fault.ordinal)
             errors.append(Finding("mesh", fault.reason, source=place and place.source, rule=MESH))
