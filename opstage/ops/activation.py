@@ -11,10 +11,10 @@ from .dims import exact_div
 from .elementwise import pointwise
 from .errors import ShapeError, nearest
 from .method import Calls
-from .primitive import Kind, Primitive, R, Row, Types
-from .rule_helpers import equal_sizes, error, full_like, placed, read_axis, same_type, zeros, zeros_like
+from .primitive import Kind, Primitive, R, Row
+from .rule_helpers import alike, equal_sizes, error, full_like, placed, read_axis, zeros, zeros_like
 from .static_arguments import Number
-from .types import TensorType, require_float, show_shape
+from .types import require_float, show_shape
 
 if TYPE_CHECKING:
     from .protocol import Ops
@@ -31,13 +31,7 @@ _GELU_FORMS = ("tanh", "none")
 def _fused(decomposition: Any, operand: str = "x", require: Callable[..., None] | None = None) -> Primitive:
     """Make the fused op g · f' of the operand or result of f. A kernel may compute it in one pass; its own derivatives
     come from its decomposition."""
-
-    def shape(x: TensorType, g: TensorType, **static: Any) -> Types:
-        if require is not None:
-            require(**static)
-        require_float(x, operand)
-        return (same_type(x, g, operand, "g"),)
-
+    shape = alike(require_float, operand, "g", check=require)
     return Primitive(shape=shape, decomposition=decomposition, kind=Kind.POINTWISE)
 
 

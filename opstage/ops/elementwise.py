@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .method import Calls
-from .primitive import Context, Kind, Primitive, R, Row, Some, Types
+from .primitive import Context, Kind, Primitive, R, Row, Some
 from .rule_helpers import alike, full_like, zeros_like
 from .static_arguments import Number
-from .types import TensorType, require_float, require_number
+from .types import require_float, require_number
 
 if TYPE_CHECKING:
     from .protocol import Ops
@@ -35,12 +35,6 @@ def pointwise(
     Without a derivative, it has that of its decomposition. `require(**static)` raises for invalid static parameters.
     """
 
-    def shape(x: TensorType, **static: Any) -> Types:
-        (require_number if integers else require_float)(x, "x")
-        if require is not None:
-            require(**static)
-        return (x,)
-
     def vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, **static: Any) -> Some[R]:
         return (derivative(ops, ctx.saved[0] if ctx.saved else None, cotangents[0], **static),)
 
@@ -50,7 +44,7 @@ def pointwise(
     return Primitive(
         name,
         operands=("x",) if name else (),
-        shape=shape,
+        shape=alike(require_number if integers else require_float, "x", check=require),
         vjp=None if derivative is None else vjp,
         jvp=None if derivative is None else jvp,
         saves=(reads,) if reads else (),

@@ -57,11 +57,21 @@ def require_rank(x: TensorType, rank: int, name: str) -> None:
         raise ShapeError(f"{name} must have rank {rank} but is {show_shape(x.shape)} of rank {len(x.shape)}")
 
 
-def alike(require: Callable[[TensorType, str], None], *names: str, to: DType | None = None) -> Callable[..., Types]:
-    """Make the shape rule of operands of one type, which `require` checks: the result has it too, or has dtype `to`."""
+def alike(
+    require: Callable[[TensorType, str], None],
+    *names: str,
+    to: DType | None = None,
+    check: Callable[..., None] | None = None,
+) -> Callable[..., Types]:
+    """Make the shape rule of operands of one type, which `require` checks: the result has it too, or has dtype `to`.
+
+    `check(**static)` raises for invalid static parameters.
+    """
 
     def shape(x: TensorType, *others: TensorType, **static: Any) -> Types:
         require(x, names[0])
+        if check is not None:
+            check(**static)
         for other, name in zip(others, names[1:]):
             same_type(x, other, names[0], name)
         return (x if to is None else TensorType(x.shape, to),)

@@ -42,7 +42,7 @@ class Words(Ops[Any]):
     def _refused(self, *args: Any, **named: Any) -> Any:
         raise NotImplementedError
 
-    region = scan = cond = switch = while_loop = vjp_of = jvp_of = vmap_of = bounds_of = _refused
+    region = scan = cond = switch = while_loop = vjp_of = jvp_of = vmap_of = bounds_of = remat = _refused
 
 
 CALLS: dict[str, Any] = {
@@ -206,7 +206,7 @@ def test_an_array_that_a_rule_returns_is_an_error() -> None:
 class Heavy(Optimizer):
     """v = 0.9·v + g, p - lr·v, in infix that would write to arrays; a matrix product keeps it from being one loop."""
 
-    kept = 1
+    num_slots = 1
 
     product: bool = False
 

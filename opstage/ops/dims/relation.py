@@ -91,11 +91,9 @@ def witness(a: Dim, operator: str, b: Dim) -> dict[str, int] | None:
     if operator not in ("==", "<=", "<", ">=", ">"):
         raise UsageError(f"a relation of sizes is one of ==, <=, <, >=, >, not {operator!r}")
     scope, claim = _claim(a, operator, b)
-    if claim is None:
-        return None
-    if scope is None:
-        return None if _holds_for_ints(claim) else {}
-    return scope.witness(claim)
+    if scope is not None:
+        return scope.witness(claim)
+    return None if _holds_for_ints(claim) else {}
 
 
 def require_equal(a: Dim, b: Dim, message: Message) -> None:
@@ -187,29 +185,24 @@ def values_text(values: Mapping[str, int], claim: Claim) -> str:
 
 def _verdict(a: Dim, operator: str, b: Dim) -> Verdict:
     scope, claim = _claim(a, operator, b)
-    if claim is None:
-        return _PROVED
-    if scope is None:
-        return _PROVED if _holds_for_ints(claim) else _REFUTED
-    return scope.verdict(claim)
+    if scope is not None:
+        return scope.verdict(claim)
+    return _PROVED if _holds_for_ints(claim) else _REFUTED
 
 
 def _require(a: Dim, operator: str, b: Dim, message: Message) -> None:
     scope, claim = _claim(a, operator, b)
-    if claim is None:
-        return
-    if scope is None:
-        if not _holds_for_ints(claim):
-            raise ShapeError(_text(message))
-        return
-    scope.require(claim, message)
+    if scope is not None:
+        scope.require(claim, message)
+    elif not _holds_for_ints(claim):
+        raise ShapeError(_text(message))
 
 
-def _claim(a: Dim, operator: str, b: Dim) -> tuple[DimScope | None, Claim | None]:
-    """Return the claim and its scope: no claim if an operand is unknown, no scope for two ints."""
+def _claim(a: Dim, operator: str, b: Dim) -> tuple[DimScope | None, Claim]:
+    """Return the claim and its scope: without a scope for two ints, and for `UNKNOWN`, of which every claim holds."""
     a, b = as_dim(a), as_dim(b)
     if a is UNKNOWN or b is UNKNOWN:
-        return None, None
+        return None, Claim(True, {})
     symbolic = a if isinstance(a, DimExpr) else b
     if not isinstance(symbolic, DimExpr):
         assert isinstance(a, int) and isinstance(b, int)
