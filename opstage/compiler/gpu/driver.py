@@ -196,11 +196,11 @@ class Gpu(Device):
         (address,) = self._results(self._driver.cuMemAllocHost(nbytes))
         return int(address)
 
-    def copy_in(self, target: int, host: int, nbytes: int) -> None:
+    def copy_to_device(self, target: int, host: int, nbytes: int) -> None:
         """Copy from pinned memory to the GPU; returns before it is done."""
         self._results(self._driver.cuMemcpyHtoDAsync(target, host, nbytes, self._stream.handle))
 
-    def copy_out(self, host: int, source: int, nbytes: int) -> None:
+    def copy_to_host(self, host: int, source: int, nbytes: int) -> None:
         """Copy from the GPU to pinned memory; returns before it is done."""
         self._results(self._driver.cuMemcpyDtoHAsync(host, source, nbytes, self._stream.handle))
 

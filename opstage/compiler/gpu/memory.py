@@ -96,10 +96,10 @@ class Copies(Protocol):
     def pinned(self, nbytes: int) -> int:
         """Allocate pinned host memory and return its address."""
 
-    def copy_in(self, target: int, host: int, nbytes: int) -> None:
+    def copy_to_device(self, target: int, host: int, nbytes: int) -> None:
         """Copy from the host to the GPU; returns before it is done."""
 
-    def copy_out(self, host: int, source: int, nbytes: int) -> None:
+    def copy_to_host(self, host: int, source: int, nbytes: int) -> None:
         """Copy from the GPU to the host; returns before it is done."""
 
     def event(self) -> Any:
@@ -141,7 +141,7 @@ class Staging:
             half, start = self._take()
             self._memory[start : start + piece.size] = piece
             self._free_at[half] = self._everything  # in case no event can be recorded for this copy
-            self._copies.copy_in(target + at, self._address + start, piece.size)
+            self._copies.copy_to_device(target + at, self._address + start, piece.size)
             self._free_at[half] = self._copies.event()
 
     def read(self, source: int, array: npt.NDArray[Any]) -> None:
@@ -151,7 +151,7 @@ class Staging:
             piece = target[at : at + self._half]
             half, start = self._take()
             self._free_at[half] = self._everything
-            self._copies.copy_out(self._address + start, source + at, piece.size)
+            self._copies.copy_to_host(self._address + start, source + at, piece.size)
             self._copies.event().sync()
             self._free_at[half] = None
             piece[:] = self._memory[start : start + piece.size]

@@ -80,11 +80,11 @@ class LateCopies:
         self.said.append(f"pinned {nbytes}")
         return ctypes.addressof(self.host)
 
-    def copy_in(self, target: int, host: int, nbytes: int) -> None:
+    def copy_to_device(self, target: int, host: int, nbytes: int) -> None:
         self.said.append(f"in {nbytes}")
         self.waiting.append(lambda: ctypes.memmove(self.device.ctypes.data + target, host, nbytes))
 
-    def copy_out(self, host: int, source: int, nbytes: int) -> None:
+    def copy_to_host(self, host: int, source: int, nbytes: int) -> None:
         self.said.append(f"out {nbytes}")
         self.waiting.append(lambda: ctypes.memmove(host, self.device.ctypes.data + source, nbytes))
 

@@ -64,7 +64,7 @@ class ScoreTile(NamedTuple):
         part: Array = np.broadcast_to(mask, shape)[*self.at, slice(0, self.shape[-1])]
         return part
 
-    def add_to(self, cotangent: Array, s: Array) -> None:
+    def add_cotangent(self, cotangent: Array, s: Array) -> None:
         """Add the tile's cotangents to those of a bias of the same rank: summed over broadcast axes."""
         one = [n == 1 for n in cotangent.shape]
         at = tuple([slice(0, 1) if alone else part for alone, part in zip(one, (*self.at, slice(0, self.shape[-1])))])
@@ -98,7 +98,7 @@ def different_blocks(shape: Sizes, causal: bool, itemsize: int) -> list[ScoreTil
     return list(blocks(shape[_apart(shape, _WEIGHTS_BYTES // itemsize) :], causal, itemsize))
 
 
-def most_weights(shape: Sizes, causal: bool, itemsize: int) -> int:
+def max_weights(shape: Sizes, causal: bool, itemsize: int) -> int:
     """Return the number of weights in the largest block."""
     return max(math.prod(block.shape) for block in different_blocks(shape, causal, itemsize))
 
@@ -131,7 +131,7 @@ def attended(
     peak, total = (np.empty((*q.shape[:-1], 1), q.dtype) for _ in range(2))
     shorter = causal and not keys_in_one_block(shape, causal, q.itemsize)
     every_key = shorter and not only_numbers(v)  # a weight of 0 makes nan of a value that is not finite
-    room = np.empty(most_weights(shape, causal and not every_key, q.itemsize), q.dtype)
+    room = np.empty(max_weights(shape, causal and not every_key, q.itemsize), q.dtype)
     for block in blocks(shape, causal, q.itemsize, every_key):
         at, keys = block.at, block.keys
         e = room[: math.prod(block.shape)].reshape(block.shape)
@@ -168,7 +168,7 @@ def cotangents(
     every_key = causal and not whole and not only_numbers(q, k, v, g, total)  # a bias can make a total that is none
     dq = np.empty(q.shape, q.dtype)
     dk, dv = ((np.empty if whole else np.zeros)(x.shape, q.dtype) for x in (k, v))
-    room = np.empty((2, most_weights(shape, causal and not every_key, q.itemsize)), q.dtype)
+    room = np.empty((2, max_weights(shape, causal and not every_key, q.itemsize)), q.dtype)
     for block in blocks(shape, causal, q.itemsize, every_key):
         at, keys = block.at, block.keys
         p, s = (part[: math.prod(block.shape)].reshape(block.shape) for part in room)
@@ -179,7 +179,7 @@ def cotangents(
             np.add(p, block.of(bias, shape), out=p)
         weights(block, [block.of(m, shape) for m in mask], peak[at], total[at], p, s)
         if dbias is not None:
-            block.add_to(dbias, s)
+            block.add_cotangent(dbias, s)
         np.matmul(s, k[keys], out=dq[at])
         for found, x, y in ((dk, s, q), (dv, p, g)):
             if whole:

@@ -192,9 +192,9 @@ def fast_gather_rows(x: Array, idx: Array, mode: str) -> Array:
     out = np.empty((*before, idx.size, *after), x.dtype)
     sizes = math.prod(before), len(x), math.prod(after)
     if sizes[2] == 1:
-        loops.take_numbers(whole.reshape(sizes[:2]), integers(idx), out.reshape(sizes[0], idx.size))
+        loops.gather_numbers(whole.reshape(sizes[:2]), integers(idx), out.reshape(sizes[0], idx.size))
     else:
-        loops.take_along(whole.reshape(sizes), integers(idx), out.reshape(sizes[0], idx.size, sizes[2]))
+        loops.gather_axis(whole.reshape(sizes), integers(idx), out.reshape(sizes[0], idx.size, sizes[2]))
     return out.transpose(_first_from(axis, x.ndim))
 
 
@@ -208,7 +208,7 @@ def fast_scatter_add_rows(x: Array, v: Array, idx: Array, mode: str) -> Array:
         sizes = math.prod(out.shape[:axis]), math.prod(out.shape[axis + 1 :])
         if axis:
             cells = packed(v.transpose(order)).reshape(sizes[0], idx.size, sizes[1])
-            loops.add_along(cells, integers(idx), out.reshape(sizes[0], len(x), sizes[1]))
+            loops.scatter_add_axis(cells, integers(idx), out.reshape(sizes[0], len(x), sizes[1]))
         else:
             loops.scatter_add_rows(packed(v).reshape(idx.size, sizes[1]), integers(idx), out.reshape(len(x), sizes[1]))
     return out.transpose(_first_from(axis, x.ndim))

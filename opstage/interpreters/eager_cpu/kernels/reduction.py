@@ -65,11 +65,11 @@ def _sum_by_axes(x: Array, axes: Axes, keepdims: bool) -> Array:
         return _add(x, axis=axes, keepdims=keepdims)
     for run, length in zip(reversed(runs), reversed(lengths)):
         merged = x if len(run) == 1 else x.reshape(*x.shape[: run[0]], length, *x.shape[run[-1] + 1 :])
-        x = _sum_along(merged, run[0])
+        x = _sum_axis(merged, run[0])
     return x.reshape(shape)
 
 
-def _sum_along(x: Array, axis: int) -> Array:
+def _sum_axis(x: Array, axis: int) -> Array:
     """Sum along one axis, block by block; NumPy sums a contiguous row pairwise."""
     length = x.shape[axis]
     inner = math.prod(x.shape[axis + 1 :])
@@ -80,7 +80,7 @@ def _sum_along(x: Array, axis: int) -> Array:
         return _add(x, axis=axis)
     whole, rest = np.split(x, [blocks * _BLOCK], axis)
     partial = _add(whole.reshape(*x.shape[:axis], blocks, _BLOCK, *x.shape[axis + 1 :]), axis=axis + 1)
-    return np.add(_sum_along(partial, axis), _add(rest, axis=axis))
+    return np.add(_sum_axis(partial, axis), _add(rest, axis=axis))
 
 
 def _sum_of_matrices(x: Array) -> Array:

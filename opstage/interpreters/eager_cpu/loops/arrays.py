@@ -240,7 +240,7 @@ def scatter_add_rows(v: Array, idx: Array, out: Array) -> None:
 
 
 @loop()
-def add_along(v: Array, idx: Array, out: Array) -> None:
+def scatter_add_axis(v: Array, idx: Array, out: Array) -> None:
     """Compute out[i, idx[j]] += v[i, j] in the order of j; indices out of range are skipped."""
     for i in range(out.shape[0]):
         for j in range(idx.size):
@@ -251,7 +251,7 @@ def add_along(v: Array, idx: Array, out: Array) -> None:
 
 
 @loop()
-def take_along(x: Array, idx: Array, out: Array) -> None:
+def gather_axis(x: Array, idx: Array, out: Array) -> None:
     """Compute out[i, j] = x[i, idx[j]]."""
     for i in range(out.shape[0]):
         for j in range(idx.size):
@@ -261,7 +261,7 @@ def take_along(x: Array, idx: Array, out: Array) -> None:
 
 
 @loop()
-def take_numbers(x: Array, idx: Array, out: Array) -> None:
+def gather_numbers(x: Array, idx: Array, out: Array) -> None:
     """Compute the same for entries of one number, many at a time."""
     for i in range(out.shape[0]):
         for j in range(idx.size):

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from .phantom import Phantom, Sizes, computed, in_order_of, reduced, together
+from .phantom import Phantom, Sizes, computed, dense_strides, reduced, together
 
 
 def _new(shape: Sizes, function: Callable[..., Any], *args: Any, **options: Any) -> Phantom:
     """Return a result of this shape, with the dtype and axis order of the result of `function` on a few elements."""
     few = computed(function, *args, **options)
-    return Phantom.new(shape, few.dtype, in_order_of(few, shape, few.itemsize))
+    return Phantom.new(shape, few.dtype, dense_strides(few, shape, few.itemsize))
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[..., Phantom]:
@@ -217,7 +217,7 @@ def _array(x: Any, dtype: Any = None, order: str = "K", copy: bool = True) -> Ph
     if not copy and (dtype is None or x.dtype == dtype) and (order == "K" or x.flags.c_contiguous):
         return x
     few = computed(np.array, x, dtype=dtype, order=order)
-    return Phantom.new(x.shape, few.dtype, in_order_of(few, x.shape, few.itemsize))
+    return Phantom.new(x.shape, few.dtype, dense_strides(few, x.shape, few.itemsize))
 
 
 def strided(x: Phantom, shape: Sizes, strides: Sizes, **options: Any) -> Phantom:

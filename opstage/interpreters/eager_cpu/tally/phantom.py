@@ -109,7 +109,7 @@ def _few(shape: Sizes, strides: Sizes, dtype: np.dtype[Any]) -> Array:
     return np.lib.stride_tricks.as_strided(room, sizes, [step * dtype.itemsize for step in steps])
 
 
-def in_order_of(few: Array, shape: Sizes, itemsize: int) -> Sizes | None:
+def dense_strides(few: Array, shape: Sizes, itemsize: int) -> Sizes | None:
     """Return dense strides of a new array with the axis order of `few`; None for row-major order."""
     if few.flags.c_contiguous:
         return None
@@ -223,14 +223,14 @@ class Phantom(NDArrayOperatorsMixin):
 
     def copy(self, order: str = "C") -> Phantom:
         few = computed(np.array, self, order=order)
-        return Phantom.new(self.shape, self.dtype, in_order_of(few, self.shape, self.itemsize))
+        return Phantom.new(self.shape, self.dtype, dense_strides(few, self.shape, self.itemsize))
 
     def astype(self, dtype: Any, copy: bool = True) -> Phantom:
         kind = np.dtype(dtype)
         if kind == self.dtype and not copy:
             return self
         few = self.few().astype(kind)
-        return Phantom.new(self.shape, kind, in_order_of(few, self.shape, kind.itemsize))
+        return Phantom.new(self.shape, kind, dense_strides(few, self.shape, kind.itemsize))
 
     def take(self, indices: Any, axis: int | None = None) -> Phantom:
         from .functions import take
@@ -266,7 +266,7 @@ class Phantom(NDArrayOperatorsMixin):
             if method != "__call__" or ufunc.signature is not None:
                 raise _unknown(f"np.{ufunc.__name__}.{method}")
             shape, answer = together(*inputs), ufunc is np.isfinite  # of 0
-        return Phantom.new(shape, few.dtype, in_order_of(few, shape, few.itemsize), answer)
+        return Phantom.new(shape, few.dtype, dense_strides(few, shape, few.itemsize), answer)
 
     def __array__(self, *args: Any, **options: Any) -> Array:
         raise TypeError(

@@ -29,7 +29,7 @@ from ....ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.primitive import Primitive
 from .columns import ColumnsGeometry, by_product, conv_by_product, kernel_grad_by_product, transpose_by_product
 from .elementwise import Entry, Kernel, Types
-from .windows import cell_at, over_cells, over_windows, padded_indices, window_begins, windows
+from .windows import locate_cell, over_cells, over_windows, padded_indices, window_begins, windows
 
 NOTHING = np.int32(0)
 
@@ -121,7 +121,7 @@ def _add_window(total: Any, place: Any, cell: Any, indices: Any, w: Any, data: A
 
 @cache
 def kernel_grad_kernel(rank: int) -> Kernel:
-    at_cell = cell_at(rank)
+    at_cell = locate_cell(rank)
 
     def conv_kernel_grad(
         rows: Any,

@@ -118,7 +118,7 @@ def argmax_kernel(dtype: DType) -> Kernel:
     return argmax
 
 
-def each_along(device: Device, kernel: Kernel, sizes: Sizes, *arguments: Any) -> None:
+def launch_rows(device: Device, kernel: Kernel, sizes: Sizes, *arguments: Any) -> None:
     """Launch a row kernel: many threads for a contiguous row, one for any other."""
     outer, extent, inner = sizes
     device.each_row(kernel, outer * inner, extent if inner == 1 else 1, *arguments)
@@ -199,7 +199,7 @@ def reduce_max(
 
 def argmax(device: Device, types: Types, x: DeviceBuffer, axis: int, keepdims: bool) -> tuple[DeviceBuffer, ...]:
     out, sizes = device.empty(types[0]), along(x, axis)
-    each_along(device, argmax_kernel(pointer_type(x.dtype)), sizes, out, x, np.int32(sizes[1]), np.int32(sizes[2]))
+    launch_rows(device, argmax_kernel(pointer_type(x.dtype)), sizes, out, x, np.int32(sizes[1]), np.int32(sizes[2]))
     return (out,)
 
 

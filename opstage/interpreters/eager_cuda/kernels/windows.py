@@ -111,7 +111,7 @@ def padded_indices(rank: int) -> Visit:
 
 
 @cache
-def cell_at(rank: int) -> Visit:
+def locate_cell(rank: int) -> Visit:
     """Return `(place, cell, w)`: the position of a window's cell in the plane, or OUTSIDE."""
     axis = FIELDS * (rank - 1)
 
@@ -121,7 +121,7 @@ def cell_at(rank: int) -> Visit:
 
     if rank == 1:
         return device_function(along_one)
-    above = cell_at(rank - 1)
+    above = locate_cell(rank - 1)
 
     def along_all(place: Any, cell: Any, w: Any) -> Any:
         place_before, cell_before = quotient(place, w[axis + COUNT]), quotient(cell, w[axis + KERNEL])
