@@ -10,7 +10,7 @@ from typing import Any, final
 from ..data import Batches, Dataset, Loader, Prefetch, bind
 from ..data.loader import larger_batch
 from ..data.preparation import Preparation
-from ..models import Model, Recipe
+from ..models import Model
 from ..ops.errors import UsageError
 from ..ops.mesh import parse_mesh
 from ..ops.tied_parameters import Places
@@ -41,7 +41,6 @@ class Task:
 
     settings: Settings
     model: Model
-    recipe: Recipe
     training: Dataset
     held_out: Dataset
     trainer: ScalarTrainer
@@ -99,9 +98,9 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
     """Load the data, and create the trainer (which checks the shapes of the whole step) and the optimizer."""
     given = Provided() if given is None else given
     run, options = settings.run, settings.options
-    chosen, recipe = settings.defined.make(settings.model), settings.defined.recipe
+    chosen = settings.defined.make(settings.model)
     if given.data is None:
-        loaded = load_data(settings, chosen, recipe)
+        loaded = load_data(settings, chosen, settings.defined.recipe)
     else:
         loaded = load_python_data(*given.data, chosen)
     training, held_out = loaded.training, loaded.held_out
@@ -156,7 +155,6 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
     return Task(
         settings=settings,
         model=chosen,
-        recipe=recipe,
         training=training,
         held_out=held_out,
         trainer=trainer,
