@@ -108,45 +108,37 @@ SCATTER_ADD_ROWS = Primitive(
 )
 
 
-def _gather_vec_shape(x: TensorType, idx: TensorType, *, mode: str) -> Types:
-    require_rank(x, 1, "x")
-    return _gather_rows_shape(x, idx, mode=mode)
+def _of_vectors(rule: Callable[..., Types]) -> Callable[..., Types]:
+    """Restrict a shape rule to vectors x."""
 
+    def shape(x: TensorType, *others: TensorType, **static: Any) -> Types:
+        require_rank(x, 1, "x")
+        return rule(x, *others, **static)
 
-def _gather_vec_decomposition(ops: Ops[R], x: R, idx: R, /, *, mode: str) -> Row[R]:
-    return (ops.gather_rows(x, idx, mode=mode),)
+    return shape
 
 
 GATHER_VEC = Primitive(
     effects={Effect.RAISES},
-    shape=_gather_vec_shape,
+    shape=_of_vectors(_gather_rows_shape),
     vjp=_gather_rows_vjp,
     jvp=Linearity.JOINT,
     saves={"idx": ("x",)},
-    decomposition=_gather_vec_decomposition,
+    decomposition=lambda ops, x, idx, /, *, mode: (ops.gather_rows(x, idx, mode=mode),),
     expandable=True,
     flops=no_flops,
 )
-
-
-def _scatter_add_vec_shape(x: TensorType, v: TensorType, idx: TensorType, *, mode: str) -> Types:
-    require_rank(x, 1, "x")
-    return _scatter_add_rows_shape(x, v, idx, mode=mode)
-
-
-def _scatter_add_vec_decomposition(ops: Ops[R], x: R, v: R, idx: R, /, *, mode: str) -> Row[R]:
-    return (ops.scatter_add_row(x, v, idx, mode=mode),)
 
 
 SCATTER_ADD_VEC = Primitive(
     "scatter_add_vec",
     operands=("x", "v", "idx"),
     effects={Effect.RAISES},
-    shape=_scatter_add_vec_shape,
+    shape=_of_vectors(_scatter_add_rows_shape),
     vjp=_scatter_add_rows_vjp,
     jvp=Linearity.JOINT,
     saves={"idx": ("v",)},
-    decomposition=_scatter_add_vec_decomposition,
+    decomposition=lambda ops, x, v, idx, /, *, mode: (ops.scatter_add_row(x, v, idx, mode=mode),),
     expandable=True,
     flops=_one_flop_per_update,
 )
@@ -196,15 +188,10 @@ GATHER_ROW = Primitive(
 )
 
 
-def _gather_scalar_shape(x: TensorType, *, index: Dim, mode: str) -> Types:
-    require_rank(x, 1, "x")
-    return _gather_row_shape(x, index=index, mode=mode)
-
-
 GATHER_SCALAR = Primitive(
     "gather_scalar",
     operands=("x",),
-    shape=_gather_scalar_shape,
+    shape=_of_vectors(_gather_row_shape),
     decomposition=_gather_row_decomposition,
     flops=no_flops,
 )
@@ -235,15 +222,10 @@ SCATTER_ADD_ROW = Primitive(
 )
 
 
-def _scatter_add_scalar_shape(x: TensorType, v: TensorType, *, index: Dim, mode: str) -> Types:
-    require_rank(x, 1, "x")
-    return _scatter_add_row_shape(x, v, index=index, mode=mode)
-
-
 SCATTER_ADD_SCALAR = Primitive(
     "scatter_add_scalar",
     operands=("x", "v"),
-    shape=_scatter_add_scalar_shape,
+    shape=_of_vectors(_scatter_add_row_shape),
     decomposition=_scatter_add_row_decomposition,
     flops=_one_flop_per_update,
 )
