@@ -37,7 +37,7 @@ def test_bounds_are_kept(backend: Any) -> None:
     assert opstage.run(loop, 2.5, options=options) == 5.5
     with pytest.raises(RangeError, match="cond still holds after max_iterations=3 iterations"):
         opstage.run(loop, 0.0, options=options)
-    with pytest.raises(RangeError, match="index is 2"):
+    with pytest.raises(RangeError, match="index must be from 0 to 1 but is 2"):
         opstage.run(lambda ops, i: ops.switch(i, [lambda ops: ops.const(1.0)] * 2), np.array(2), options=options)
 
 
