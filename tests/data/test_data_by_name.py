@@ -397,7 +397,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_program_that_is_asked_directly_takes_its_arguments_one_by_one(question: str) -> None:
-    message = r"takes the arguments params, x, y, but got 2: the last one, for x, is a dict of y, x\. Give each"
+    message = r"takes the arguments params, x, y, but got 2: the last one, for x, is a dict of y, x\. Pass each"
     with pytest.raises(UsageError, match=message):
         QUESTIONS[question](loss, np.ones((2, 1)), {"y": Y, "x": X})
     tree = {"y": Y, "x": X}

@@ -39,7 +39,7 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "no header"),
+        (b"", "its header is missing"),
         (b"PK\x03\x04" + bytes(20), "a pickle"),
         ((1 << 60).to_bytes(8, "little") + b"{}", "its header would have"),
         ((500).to_bytes(8, "little") + b"{}", "truncated"),
