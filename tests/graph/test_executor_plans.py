@@ -11,12 +11,13 @@ import pytest
 
 from opstage.compiler.codegen.clusters import FusionGroup, Level
 from opstage.compiler.codegen.cpu.arguments import ErrorFlag, LoopSource, Scratch
+from opstage.compiler.codegen.cpu.kernels import NativeStep
 from opstage.compiler.codegen.formulas import ASSEMBLE, COLUMN_SUM, CONTIGUOUS, REDUCTIONS, ROW_MAX, ROW_SUM
 from opstage.compiler.codegen.fusion import fuse
 from opstage.compiler.codegen.lowering import Lowered
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.cpu.kernel_library import CPU
-from opstage.interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep, NativeStep, optimise
+from opstage.interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep, optimise
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from tests.graph.executor_common import assert_agree, left_to_eager_cpu, planned, step_of
 from tests.graph.lowered_meaning import Arena, Memory, run_groups

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.graph.passes.pipeline import dead_code, simplify
+from opstage.interpreters.graph.passes.identities import simplify
+from opstage.interpreters.graph.passes.pipeline import dead_code
 from opstage.ops.dims import DimScope
 from opstage.ops.types import INT32, INT64, TensorType
 from tests.graph.passes_common import assert_same, graph_of, names, passed

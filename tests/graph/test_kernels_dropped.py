@@ -84,7 +84,7 @@ def test_the_last_ones_to_be_loaded_stay(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_code_that_cannot_be_linked_leaves_no_memory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     mapped: list[int] = []
     released: list[int] = []
-    make, release = objects._mapped, objects._unmap
+    make, release = objects.map_memory, objects._unmap
 
     def making(nbytes: int) -> int:
         mapped.append(make(nbytes))
@@ -105,7 +105,7 @@ def test_code_that_cannot_be_linked_leaves_no_memory_behind(monkeypatch: pytest.
         monkeypatch.setattr(objects, "_make_executable", fail)
         return load(code, entry)
 
-    monkeypatch.setattr(objects, "_mapped", making)
+    monkeypatch.setattr(objects, "map_memory", making)
     monkeypatch.setattr(objects, "_unmap", releasing)
     monkeypatch.setattr(objects, "load_object", loading)
     np.testing.assert_allclose(executor_of(0.77).run([X])[0], np.sin(X * 0.77) + 0.77)  # LLVM has loaded it

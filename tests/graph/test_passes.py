@@ -11,17 +11,10 @@ from hypothesis import given, settings
 
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.checker import GraphError
-from opstage.interpreters.graph.passes.pipeline import (
-    Uniforms,
-    common_subexpressions,
-    dead_code,
-    expand,
-    fold_constants,
-    run_passes,
-    simplify,
-    standard,
-    through_loops,
-)
+from opstage.interpreters.graph.passes.constants import Uniforms, fold_constants
+from opstage.interpreters.graph.passes.cse import common_subexpressions
+from opstage.interpreters.graph.passes.identities import simplify
+from opstage.interpreters.graph.passes.pipeline import dead_code, expand, run_passes, standard, through_loops
 from opstage.ops.body import Body
 from opstage.ops.dims import DimScope
 from opstage.ops.errors import RangeError

@@ -11,7 +11,8 @@ import pytest
 import opstage
 from opstage import Options, optim
 from opstage.compiler.codegen.cpu.arguments import ErrorFlag
-from opstage.interpreters.graph.cpu.plan import CpuPlan, NativeStep, optimise
+from opstage.compiler.codegen.cpu.kernels import NativeStep
+from opstage.interpreters.graph.cpu.plan import CpuPlan, optimise
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.profile import explain
 from opstage.ops.errors import UsageError

@@ -554,6 +554,6 @@ def _is_instance(value: Any) -> bool:
 
 def _refuse(what: str, where: SourceLine | None, why: str, more: str = "") -> NoReturn:
     raise ProgramError(
-        f"the program reads {what}{at_line(where)}, which {why}; a compiled program would keep what it held when it "
-        f"was recorded. Pass it as an argument or as state{more}"
+        f"the program reads {what}{at_line(where)}, which {why}; a compiled program would use its value from "
+        f"the recording. Pass it as an argument or as state{more}"
     )

@@ -285,7 +285,7 @@ class _Fusion:
             of = e.inputs[0] if e.primitive in REDUCTIONS else e.outputs[0]
             cluster = Cluster(self.lowered, self.lowered.views[of].size)
             if not cluster.admit(e):
-                raise AssertionError(f"{e.primitive} fits no loop of its own")
+                raise AssertionError(f"a single {e.primitive} does not fit into a loop")
         group = FusionGroup(e, len(self.found), cluster, ahead=self._is_ahead(e))
         self.found.append(group)
         for maker in makers:

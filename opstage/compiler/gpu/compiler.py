@@ -20,7 +20,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from ...ops.errors import UnsupportedError
-from ..native.kernel_cache import cache_folder, read_kept, write_kept
+from ..native.kernel_cache import cache_folder, read_code, write_code
 from .buffer import Kernel, Signature, show
 
 # The content of a kernel ----------------------------------------------------------------------------------------------
@@ -139,13 +139,13 @@ def compile_kernel(kernel: Kernel, signature: Signature, cc: ComputeCapability) 
     key = digest_of(kernel, *signature, f"sm_{cc[0]}{cc[1]}", platform.python_version(), compilers(), *how)
     folder = cache_folder()
     path = None if folder is None else folder / f"{key[:32]}.cubin"
-    kept = None if path is None else read_kept(path, key)
+    kept = None if path is None else read_code(path, key)
     if kept is not None:
         return _unpacked(kept)
     with _compiling:
         compiled = _compiled(kernel, signature, cc)
     if path is not None:
-        write_kept(path, key, _packed(compiled))
+        write_code(path, key, _packed(compiled))
     return compiled
 
 

@@ -13,14 +13,13 @@ scheduled, 18 ms for a step of microseconds.
 from .blas import Blas, find_blas, one_thread
 from .blas_matmul import multiply
 from .compiler import Kernel, compile_kernel
-from .thread_pool import KernelCall, KernelSequence, call, workers
+from .thread_pool import KernelCall, KernelSequence, workers
 
 __all__ = [
     "Blas",
     "Kernel",
     "KernelCall",
     "KernelSequence",
-    "call",
     "compile_kernel",
     "find_blas",
     "multiply",

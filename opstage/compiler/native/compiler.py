@@ -30,7 +30,7 @@ from weakref import WeakValueDictionary, finalize
 import numpy as np
 
 from . import access
-from .kernel_cache import cache_folder, compiling, environment, read_kept, write_kept
+from .kernel_cache import cache_folder, compiling, environment, read_code, write_code
 
 # Kernels --------------------------------------------------------------------------------------------------------------
 
@@ -73,12 +73,13 @@ def compile_kernel(name: str, content: str, function: Callable[[], Any], *, pass
         with compiling:
             kernel = _loaded(key)
             if kernel is None:
-                entry = f"{_ENTRY}_{key[:16]}"
-                code = _read(key)
+                entry, path = f"{_ENTRY}_{key[:16]}", _path(key)
+                code = None if path is None else read_code(path, key)
                 if code is None:
                     _log.debug("compiling kernel %s", name)
                     code = object_code(function(), entry)
-                    _write(key, code)
+                    if path is not None:
+                        write_code(path, key, code)
                 kernel = Kernel(name, _load(code, entry))
                 if passing:
                     finalize(kernel, _unload, kernel.address).atexit = False
@@ -90,8 +91,7 @@ def compile_kernel(name: str, content: str, function: Callable[[], Any], *, pass
 
 
 def _loaded(key: str) -> Kernel | None:
-    kernel = _kernels.get(key)
-    return kernel if kernel is not None else _passing.get(key)
+    return _kernels.get(key) or _passing.get(key)
 
 
 def import_numba() -> Any:
@@ -124,6 +124,11 @@ def _key(content: str) -> str:
     return hashlib.sha256(f"{environment()}\0{content}".encode()).hexdigest()
 
 
+def _path(key: str) -> Path | None:
+    folder = cache_folder()
+    return None if folder is None else folder / f"{key[:32]}.o"
+
+
 def _load(code: bytes, entry: str) -> int:
     try:
         return load_object(code, entry)
@@ -150,25 +155,6 @@ def _unload(address: int) -> None:
     """Free the memory of code that no thread runs any more."""
     if _engines.pop(address, None) is None:
         unload_object(address)
-
-
-# On disk -------------------------------------------------------------------------------------------------------------
-
-
-def _path(key: str) -> Path | None:
-    folder = cache_folder()
-    return None if folder is None else folder / f"{key[:32]}.o"
-
-
-def _read(key: str) -> bytes | None:
-    path = _path(key)
-    return None if path is None else read_kept(path, key)
-
-
-def _write(key: str, code: bytes) -> None:
-    path = _path(key)
-    if path is not None:
-        write_kept(path, key, code)
 
 
 # Object code ----------------------------------------------------------------------------------------------------------
@@ -275,7 +261,7 @@ def load_object(code: bytes, entry: str) -> int:
     try:
         sections = list(_sections(code))
         return _placed(code, sections, _symbols(code, sections), entry)
-    except (struct.error, IndexError, ValueError, OSError) as error:  # truncated, or executable memory is not allowed
+    except (struct.error, IndexError, ValueError, OSError, MemoryError) as error:  # truncated, or no executable memory
         raise CannotLoad(str(error)) from error
 
 
@@ -291,7 +277,7 @@ def _placed(code: bytes, sections: list[_Section], symbols: list[_Symbol], entry
         if symbol.section in (_COMMON, _COMMON_LARGE):  # there, `value` is an alignment
             commons[i] = end = _aligned(end, symbol.value)
             end += symbol.size
-    base = _mapped(max(end, 1))
+    base = map_memory(max(end, 1))
     try:
         address = _linked(code, sections, symbols, entry, places, commons, base, end)
         _make_executable(base, max(end, 1))
@@ -329,7 +315,7 @@ def _linked(
         if number in commons:
             return base + commons[number]
         if symbol.section == _UNDEFINED:
-            return _outside(symbol.name)
+            return library_function(symbol.name)
         if symbol.section == _ABSOLUTE:
             return symbol.value
         if symbol.section not in places:
@@ -342,12 +328,12 @@ def _linked(
                 offset, what, addend = struct.unpack_from("<QQq", code, at)
                 kind, to = what & 0xFFFFFFFF, places[section.info] + offset
                 if kind not in (ADDRESS, RELATIVE):
-                    raise CannotLoad(f"a reference of kind {kind}")
+                    raise CannotLoad(f"a relocation of kind {kind} is not supported")
                 value = address(what >> 32) + addend - (base + to if kind == RELATIVE else 0)
                 struct.pack_into("<Q", memory, to, value % (1 << 64))
     found = [address(i) for i, symbol in enumerate(symbols) if symbol.name == entry and symbol.section != _UNDEFINED]
     if not found:
-        raise CannotLoad(f"there is no {entry}")
+        raise CannotLoad(f"the object code lacks the function {entry}")
     return found[0]
 
 
@@ -357,7 +343,7 @@ def _aligned(offset: int, alignment: int) -> int:
 
 def _sections(code: bytes) -> Iterator[_Section]:
     if code[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", code, 16) != (_RELOCATABLE, _X86_64):
-        raise CannotLoad("it is not in the format ELF for x86-64")
+        raise CannotLoad("expected an object file in the format ELF for x86-64")
     (at,) = struct.unpack_from("<Q", code, 40)
     size, count = struct.unpack_from("<HH", code, 58)
     for i in range(count):
@@ -376,14 +362,14 @@ def _symbols(code: bytes, sections: list[_Section]) -> list[_Symbol]:
 
 
 @cache
-def _outside(name: str) -> int:
-    """Return the address of a function of the C library or its math library."""
+def library_function(name: str) -> int:
+    """Return the address of a function of the C library or its math library. Raises CannotLoad."""
     for library in _libraries():
         try:
             return ctypes.cast(library[name], ctypes.c_void_p).value or 0
         except AttributeError:
             continue
-    raise CannotLoad(f"no library has {name}")
+    raise CannotLoad(f"{name} is neither in the C library nor in its math library")
 
 
 @cache
@@ -396,15 +382,15 @@ def _libraries() -> tuple[ctypes.CDLL, ...]:
     return tuple(found)
 
 
-def _mapped(nbytes: int) -> int:
-    """Map memory of `nbytes` and return its address."""
+def map_memory(nbytes: int) -> int:
+    """Return the address of zeroed memory. Raises MemoryError."""
     allocate = ctypes.CDLL(None, use_errno=True).mmap
     allocate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     allocate.restype = ctypes.c_void_p
     readable = mmap.PROT_READ | mmap.PROT_WRITE
     address: int = allocate(None, nbytes, readable, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if address == ctypes.c_void_p(-1).value:
-        raise CannotLoad(f"the system gives no memory: error {ctypes.get_errno()}")
+        raise MemoryError(f"cannot map {nbytes} bytes of memory: error {ctypes.get_errno()}")
     return address
 
 
@@ -419,7 +405,7 @@ def _make_executable(base: int, nbytes: int) -> None:
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     if protect(base, nbytes, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
-        raise CannotLoad(f"the system does not make memory executable: error {ctypes.get_errno()}")
+        raise CannotLoad(f"cannot make memory executable: error {ctypes.get_errno()}")
 
 
 # Ufuncs ---------------------------------------------------------------------------------------------------------------

@@ -102,13 +102,7 @@ _COUNT, _CLOCK, _NANOSLEEP, _SYSCALL, _FUTEX = map(
     np.uint64, (pool.COUNT, pool.CLOCK, pool.NANOSLEEP, pool.SYSCALL, pool.FUTEX)
 )
 _CLAIMS, _LINE = np.uint64(pool.CLAIMS), np.uint64(pool.LINE)
-_SPIN, _JOIN, _LOST, _FACTOR, _LONGEST = (
-    pool.SPIN,
-    pool.JOIN,
-    pool.LOST,
-    pool.REST_FACTOR,
-    pool.LONGEST_REST,
-)
+_SPIN, _JOIN, _LOST, _FACTOR, _LONGEST = pool.SPIN, pool.JOIN, pool.LOST, pool.REST_FACTOR, pool.LONGEST_REST
 
 _PAIR = ir.LiteralStructType([_WORD, _WORD])
 _ORDER = "seq_cst"

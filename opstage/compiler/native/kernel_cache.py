@@ -414,7 +414,7 @@ def _digest(key: str, code: bytes) -> bytes:
     return hashlib.sha256(key.encode() + code).digest()
 
 
-def read_kept(path: Path, key: str) -> bytes | None:
+def read_code(path: Path, key: str) -> bytes | None:
     """Return the code stored at `path` under `key`; None if it is missing or damaged."""
     try:
         with opened(path.parent) as folder:
@@ -445,7 +445,7 @@ def _content(path: Path, folder: int | None) -> bytes:
         return file.read()
 
 
-def write_kept(path: Path, key: str, code: bytes) -> None:
+def write_code(path: Path, key: str, code: bytes) -> None:
     """Store the code; if the disk is full or read-only, the next process compiles it again."""
     try:
         with opened(path.parent) as folder:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import mmap
 import os
 import platform
 import signal
@@ -32,7 +31,7 @@ from ...ops.host_arrays import address_of
 from ...threads import make_lock, usable_cores
 from ...transforms.base_program import Action
 from .blas import find_blas
-from .compiler import Kernel, compile_kernel, import_numba
+from .compiler import Kernel, compile_kernel, import_numba, library_function, map_memory
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 
@@ -66,23 +65,11 @@ class KernelSequence:
         )
         self._words = schedule_words()
         self._words[_TABLE] = address_of(self._table)
-        self.action: Action = partial(_drive()[1], 0, len(self._steps), 0, address_of(self._words))
+        self.action: Action = partial(_drive(), 0, len(self._steps), 0, address_of(self._words))
 
     def run(self) -> None:
         """Run all steps, without the GIL."""
         self.action()
-
-
-def call(kernel: Kernel, tasks: int, arguments: npt.NDArray[np.uint64]) -> None:
-    """Run one step now."""
-    KernelSequence((KernelCall(kernel, tasks, arguments),)).run()
-
-
-@cache
-def thread_switches() -> tuple[int, int]:
-    """Return the addresses of the functions that set and get OpenBLAS's number of threads."""
-    blas = find_blas()
-    return (blas.set_threads, blas.get_threads) if blas is not None else (0, 0)
 
 
 # The kernel that runs a schedule -------------------------------------------------------------------------------------
@@ -153,17 +140,10 @@ def _part_factory() -> Any:
 
 
 @cache
-def _drive() -> tuple[int, Callable[[int, int, int, int], None]]:
-    """Return the kernel that runs the steps of a schedule: its address, and a function."""
+def _drive() -> Callable[[int, int, int, int], None]:
+    """Return the kernel whose tasks are the steps of a schedule; its arguments are the schedule's words."""
     kernel = compile_kernel("drive", inspect.getsource(_drive_factory), _drive_factory)
-    integer = ctypes.c_int64
-    return kernel.address, ctypes.CFUNCTYPE(None, integer, integer, integer, ctypes.c_uint64)(kernel.address)
-
-
-def drive() -> int:
-    """Return the address of the kernel whose tasks are the steps of a schedule; its arguments are the schedule's
-    words."""
-    return _drive()[0]
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3, ctypes.c_uint64)(kernel.address)
 
 
 def schedule_words() -> npt.NDArray[np.int64]:
@@ -174,7 +154,9 @@ def schedule_words() -> npt.NDArray[np.int64]:
 @cache
 def _fixed_words() -> npt.NDArray[np.int64]:
     made = np.zeros(_WORDS, np.int64)
-    made[_SET_THREADS], made[_GET_THREADS] = thread_switches()
+    blas = find_blas()
+    if blas is not None:
+        made[_SET_THREADS], made[_GET_THREADS] = blas.set_threads, blas.get_threads
     made[_ALONE], made[_COUNT] = _alone.ctypes.data, workers()
     if workers() > 1:
         with _lock:
@@ -268,13 +250,13 @@ def board(workers: int) -> int:
     kernel = compile_kernel("member", inspect.getsource(_member_factory), _member_factory)
     library = ctypes.CDLL(None)
     size = CLAIMS + LINE * workers
-    at = _immortal(size + 16 * workers)
+    at = map_memory(size + 16 * workers)  # never freed, since members may read it until the process ends
     words = (ctypes.c_int64 * (size // 8)).from_address(at)
     for place, value in (
         (COUNT, workers),
-        (CLOCK, library_address("clock_gettime")),
-        (NANOSLEEP, library_address("nanosleep")),
-        (SYSCALL, library_address("syscall")),
+        (CLOCK, library_function("clock_gettime")),
+        (NANOSLEEP, library_function("nanosleep")),
+        (SYSCALL, library_function("syscall")),
         (FUTEX, _FUTEX_CALLS[platform.machine()]),
     ):
         words[place // 8] = value
@@ -290,23 +272,6 @@ def board(workers: int) -> int:
                 break  # no more threads are available: the others run the parts
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return at
-
-
-@cache
-def library_address(name: str) -> int:
-    """Return the address of a function of the C library."""
-    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
-
-
-def _immortal(size: int) -> int:
-    """Return the address of zeroed memory that is never freed, since members may read it until the process ends."""
-    allocate = ctypes.CDLL(None).mmap
-    allocate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
-    allocate.restype = ctypes.c_void_p
-    at: int = allocate(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-    if at == ctypes.c_void_p(-1).value:
-        raise MemoryError("the system gives no memory for the board of the threads")
     return at
 
 

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, final
 
 from ...compiler.codegen.arena import Item, arrange
 from ...compiler.codegen.cpu.arguments import LoopSource, Scratch
+from ...compiler.codegen.cpu.kernels import NativeStep
 from ...compiler.codegen.formulas import PRODUCTS
 from ...compiler.codegen.lowering import Lowered
 from ...ops.errors import UsageError
 from ...ops.primitive import Cost
 from ...options import Options
 from .cpu.cost import Limits, works
-from .cpu.plan import ControlStep, CpuPlan, HostStep, NativeStep, carried, optimise
+from .cpu.plan import ControlStep, CpuPlan, HostStep, carried, optimise
 from .executor import CpuExecutor
 from .graph import Graph
 from .outline import show_bytes

@@ -67,7 +67,7 @@ def test_the_folder_and_those_made_for_it_are_the_users_alone(monkeypatch: pytes
     before = os.umask(0)
     try:
         found = chosen()
-        kernel_cache.write_kept(found / "x.o", "key", CODE)
+        kernel_cache.write_code(found / "x.o", "key", CODE)
     finally:
         os.umask(before)
     assert found == leaf(tmp_path / "a" / "b")
@@ -161,8 +161,8 @@ def test_what_only_this_user_could_have_written_is_used(
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(base))
     found = chosen()
     assert found == leaf(base.resolve()) and rights(found) == 0o700
-    kernel_cache.write_kept(found / "x.o", "key", CODE)
-    assert kernel_cache.read_kept(found / "x.o", "key") == CODE
+    kernel_cache.write_code(found / "x.o", "key", CODE)
+    assert kernel_cache.read_code(found / "x.o", "key") == CODE
 
 
 @pytest.mark.parametrize(
@@ -222,10 +222,10 @@ def test_a_relative_cache_of_the_user_is_ignored(monkeypatch: pytest.MonkeyPatch
 def test_a_process_that_changes_its_user_changes_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     found = chosen()
-    kernel_cache.write_kept(found / "x.o", "key", CODE)
+    kernel_cache.write_code(found / "x.o", "key", CODE)
     os.seteuid(OTHER)
     try:
-        assert kernel_cache.read_kept(found / "x.o", "key") is None
+        assert kernel_cache.read_code(found / "x.o", "key") is None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert kernel_cache.cache_folder() is None
@@ -256,16 +256,16 @@ def test_only_a_whole_file_of_ones_own_is_read(bad: str, tmp_path: Path) -> None
         pytest.skip("only the superuser gives files away")
     place = tmp_path / "kernels"
     place.mkdir(0o700)
-    kernel_cache.write_kept(place / "x.o", "key", CODE)
-    assert kernel_cache.read_kept(place / "x.o", "key") == CODE
-    assert kernel_cache.read_kept(place / "x.o", "another key") is None
+    kernel_cache.write_code(place / "x.o", "key", CODE)
+    assert kernel_cache.read_code(place / "x.o", "key") == CODE
+    assert kernel_cache.read_code(place / "x.o", "another key") is None
     FILES[bad](place / "x.o")
-    assert kernel_cache.read_kept(place / "x.o", "key") is None
+    assert kernel_cache.read_code(place / "x.o", "key") is None
     place.chmod(0o700)
     os.chown(place, os.geteuid(), -1)
     if bad != "a folder":
-        kernel_cache.write_kept(place / "x.o", "key", CODE)
-        assert kernel_cache.read_kept(place / "x.o", "key") == CODE
+        kernel_cache.write_code(place / "x.o", "key", CODE)
+        assert kernel_cache.read_code(place / "x.o", "key") == CODE
 
 
 def test_a_link_that_waits_under_the_temporary_name_is_not_followed(
@@ -276,9 +276,9 @@ def test_a_link_that_waits_under_the_temporary_name_is_not_followed(
     (tmp_path / "mine").write_text("mine")
     monkeypatch.setattr(kernel_cache.secrets, "token_hex", lambda count: "known")
     (place / "x.o.known").symlink_to(tmp_path / "mine")
-    kernel_cache.write_kept(place / "x.o", "key", CODE)
+    kernel_cache.write_code(place / "x.o", "key", CODE)
     assert (tmp_path / "mine").read_text() == "mine"
-    assert kernel_cache.read_kept(place / "x.o", "key") is None
+    assert kernel_cache.read_code(place / "x.o", "key") is None
 
 
 # How many bytes ------------------------------------------------------------------------------------------------------
@@ -301,13 +301,13 @@ def test_what_was_not_used_for_longest_is_removed_first(monkeypatch: pytest.Monk
     for path in older.iterdir():
         os.utime(path, (1, 1))
     for i in range(8):
-        kernel_cache.write_kept(place / f"{i}.o", str(i), CODE)
+        kernel_cache.write_code(place / f"{i}.o", str(i), CODE)
         os.utime(place / f"{i}.o", (100 + i, 100 + i))
-    assert kernel_cache.read_kept(place / "0.o", "0") == CODE  # used just now
-    kernel_cache.write_kept(place / "8.o", "8", CODE)
+    assert kernel_cache.read_code(place / "0.o", "0") == CODE  # used just now
+    kernel_cache.write_code(place / "8.o", "8", CODE)
     assert not list(older.iterdir())
     for i in range(9, 12):
-        kernel_cache.write_kept(place / f"{i}.o", str(i), CODE)
+        kernel_cache.write_code(place / f"{i}.o", str(i), CODE)
     assert total(place) <= 10 * entry
     left = {path.name for path in place.iterdir()}
     assert {"0.o", "8.o", "9.o", "10.o", "11.o"} <= left and "1.o" not in left
@@ -320,7 +320,7 @@ def test_any_bound_holds(nbytes: int, monkeypatch: pytest.MonkeyPatch, tmp_path:
     place = tmp_path / "opstage-0123456789abcdef"
     place.mkdir(0o700)
     for i in range(5):
-        kernel_cache.write_kept(place / f"{i}.o", str(i), CODE)
+        kernel_cache.write_code(place / f"{i}.o", str(i), CODE)
         assert total(place) <= nbytes
 
 
@@ -352,8 +352,8 @@ def test_processes_that_write_and_remove_at_once(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from opstage.compiler.native import kernel_cache\n"
         "place, me = Path(sys.argv[1]), sys.argv[2]\n"
         "for i in range(150):\n"
-        "    kernel_cache.write_kept(place / f'{i % 40}.o', str(i % 40), b'%d' % (i % 40) * 2000)\n"
-        "    found = kernel_cache.read_kept(place / f'{(7 * i) % 40}.o', str((7 * i) % 40))\n"
+        "    kernel_cache.write_code(place / f'{i % 40}.o', str(i % 40), b'%d' % (i % 40) * 2000)\n"
+        "    found = kernel_cache.read_code(place / f'{(7 * i) % 40}.o', str((7 * i) % 40))\n"
         "    assert found in (None, b'%d' % ((7 * i) % 40) * 2000)\n"
     )
     env = {**os.environ, "OPSTAGE_KERNEL_CACHE": "40000", "PYTHONPATH": str(Path(opstage.__file__).parents[1])}

@@ -18,7 +18,6 @@ from opstage.compiler.native import (
     KernelCall,
     KernelSequence,
     blas_matmul,
-    call,
     compile_kernel,
     compiler,
     find_blas,
@@ -51,7 +50,7 @@ def test_products_are_those_of_numpy(
     words = gemm_words(
         dtype, at, (m, n, k), (transpose_a, transpose_b), leading, ProductCut(parts, unit), inner=batch, steps=steps
     )
-    call(kernel, batch * parts, np.array(words, np.uint64))
+    KernelSequence([KernelCall(kernel, batch * parts, np.array(words, np.uint64))]).run()
     np.testing.assert_allclose(c, a @ b, rtol=1e-4 if dtype == "float32" else 1e-12, atol=1e-5)
 
 

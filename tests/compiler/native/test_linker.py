@@ -185,4 +185,4 @@ def test_the_processor_is_told_without_llvm_and_with_it(monkeypatch: pytest.Monk
 
 
 def test_functions_of_the_c_library_are_found_where_ctypes_finds_them() -> None:
-    assert objects._outside("pow") == ctypes.cast(ctypes.CDLL("libm.so.6").pow, ctypes.c_void_p).value
+    assert objects.library_function("pow") == ctypes.cast(ctypes.CDLL("libm.so.6").pow, ctypes.c_void_p).value

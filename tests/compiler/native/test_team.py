@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.compiler.native import Kernel, compile_kernel, thread_pool
+from opstage.compiler.native import Kernel, compile_kernel, compiler, thread_pool
 
 if not thread_pool.has_team():
     pytest.skip("a system without a team", allow_module_level=True)
@@ -57,7 +57,7 @@ def noted(kernel: Kernel, board: int, tasks: list[int], workers: int = WORKERS) 
     table = np.array([(kernel.address, n, own.ctypes.data) for n, own in zip(tasks, arguments)], np.int64)
     words = thread_pool.schedule_words()
     words[0], words[3], words[8] = table.ctypes.data, board, workers
-    thread_pool._drive()[1](0, len(tasks), 0, words.ctypes.data)
+    thread_pool._drive()(0, len(tasks), 0, words.ctypes.data)
     return parts
 
 
@@ -71,7 +71,7 @@ def expected(tasks: list[int]) -> list[list[tuple[int, int, int]]]:
 def alone(board: int) -> int:
     """A board like the given one, of which nobody else knows."""
     size = thread_pool.CLAIMS + thread_pool.LINE * WORKERS
-    made: int = thread_pool._immortal(size)
+    made: int = compiler.map_memory(size)
     ctypes.memmove(made + thread_pool.FIXED, board + thread_pool.FIXED, thread_pool.LINE)
     return made
 
@@ -134,12 +134,14 @@ def test_a_team_whose_threads_cannot_be_started_is_the_caller(kernel: Kernel, mo
     class Library:
         """The C library of a system that gives no threads."""
 
-        def __init__(self, name: None):
+        def __init__(self, name: str | None, use_errno: bool = False):
             self.real = ctypes.PyDLL(name)
             self.pthread_create = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *given: 11)  # EAGAIN
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.real, name)
+
+        __getitem__ = __getattr__
 
     monkeypatch.setattr(thread_pool.ctypes, "CDLL", Library)
     at = thread_pool.board.__wrapped__(WORKERS)

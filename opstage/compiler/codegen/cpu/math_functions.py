@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...native.access import Function, inlined
+from ...scalar import splitmix64, uniform_integer
 from ..formulas import scalar_formulas
 
 # Functions ------------------------------------------------------------------------------------------------------------
@@ -326,29 +327,16 @@ def peak(real: Any) -> Function:
 
     Compared as integers with the same order, since a float maximum that respects nan is not a vector instruction.
     """
-    if real is np.float32:
-        sign, bits, least = np.int32(31), np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+    ordered, unordered, least = _order(real)
 
-        def formula(x: Any, i: int, n: int) -> Any:
-            best = least
-            for j in range(n):
-                b = np.float32(x[i, j]).view(np.int32)
-                b = np.int32(b ^ np.int32(np.int32(b >> sign) & bits))
-                best = b if b > best else best
-            return np.int32(best ^ np.int32(np.int32(best >> sign) & bits)).view(np.float32)
-
-        return formula
-    sign64, bits64, least64 = np.int64(63), np.int64(0x7FFFFFFFFFFFFFFF), np.int64(-0x8000000000000000)
-
-    def formula64(x: Any, i: int, n: int) -> Any:
-        best = least64
+    def formula(x: Any, i: int, n: int) -> Any:
+        best = least
         for j in range(n):
-            b = np.float64(x[i, j]).view(np.int64)
-            b = b ^ ((b >> sign64) & bits64)
+            b = ordered(x[i, j])
             best = b if b > best else best
-        return np.int64(best ^ ((best >> sign64) & bits64)).view(np.float64)
+        return unordered(best)
 
-    return formula64
+    return formula
 
 
 # The namespace --------------------------------------------------------------------------------------------------------
@@ -365,6 +353,10 @@ def namespace() -> dict[str, Any]:
         "float64": np.float64,
         "int32": np.int32,
         "int64": np.int64,
+        "uint8": np.uint8,
+        "uint64": np.uint64,
+        "mix": _mix,
+        "uniform_integer": uniform_integer(np.uint64, _mix),
         "exp": exp,
         "erf": erf,
         "tanh": tanh,
@@ -382,7 +374,6 @@ def namespace() -> dict[str, Any]:
         "floor": np.floor,
         "rint": np.rint,
     }
-    names["uint8"] = np.uint8
     for real in (np.float32, np.float64):
         ordered, unordered, least = _order(real)
         names[f"least_{real.__name__}"] = least
@@ -390,6 +381,9 @@ def namespace() -> dict[str, Any]:
         formulas = {"ordered": ordered, "unordered": unordered, **scalar_formulas(real, exp, erf, math.fmod, np.floor)}
         names.update({f"{name}_{real.__name__}": formula for name, formula in formulas.items()})
     return names
+
+
+_mix = splitmix64(np.uint64)
 
 
 def _power(x: Any, c: Any) -> Any:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ....compiler.codegen.clusters import FusionGroup, Level
 from ....compiler.codegen.cpu.arguments import Address
+from ....compiler.codegen.cpu.kernels import NativeStep
 from ....compiler.codegen.lowering import Lowered
 from ....compiler.codegen.views import View
 from ....compiler.native.blas import one_thread
@@ -28,7 +29,7 @@ from ....ops.pooling import MAX_POOL_GATHER
 from ....ops.primitive import Cost
 from ....ops.types import dtype_name
 from ....transforms.scan import SCAN
-from .plan import ControlStep, CpuPlan, HostStep, NativeStep
+from .plan import ControlStep, CpuPlan, HostStep
 
 _GATHERS = frozenset({GATHER_ROWS, GATHER_VEC, MAX_POOL_GATHER})
 """Ops that read at most as much of their first operand as they return."""

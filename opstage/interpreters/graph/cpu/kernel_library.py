@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from ....compiler.codegen.cpu.arguments import Address, ErrorFlag, LoweredLoop, Scratch, Word, address_in
+from ....compiler.codegen.cpu.arguments import Address, ErrorFlag, LoopSource, LoweredLoop, Scratch, Word, address_in
 from ....compiler.codegen.cpu.kernels import LOOPS
 from ....compiler.codegen.lowering import Lowered
 from ....compiler.native import KernelCall, access
-from ....compiler.native.compiler import Kernel, compile_kernel
+from ....compiler.native.compiler import Kernel
 from ....ops.body import Equation
 from ....ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
@@ -145,26 +144,16 @@ def _scatter(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | 
 
 @cache
 def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
-    text = _TEXTS[name]
-
-    def function() -> Any:
-        from ....compiler.native.frontend import source_of_text
-        from ....compiler.native.intrinsics import int64s
-
-        space = {
-            "int64s": int64s,
-            "load": access.load(dtype),
-            "load_index": access.load(index_dtype),
-            "load_out": access.load(dtype, access.written(0)),
-            "store": access.store(dtype, access.written(0)),
-            "store_index": access.store("int64", access.written(0)),
-            "flag": access.store("int64", access.written(1)),
-            "zero": np.dtype(dtype).type(0),
-            "size": 8 if dtype.endswith("64") else 4,
-        }
-        return source_of_text(text, space)
-
-    return compile_kernel(f"{name}_rows", f"{text}{dtype}{index_dtype}", function)
+    accesses = (
+        ("load", "load", dtype, access.READ),
+        ("load_out", "load", dtype, access.written(0)),
+        ("load_index", "load", index_dtype, access.READ),
+        ("store", "store", dtype, access.written(0)),
+        ("store_index", "store", "int64", access.written(0)),
+        ("flag", "store", "int64", access.written(1)),
+    )
+    preamble = f"zero = {dtype}(0)\nsize = {np.dtype(dtype).itemsize}"
+    return LoopSource(f"{name}_rows", preamble, _TEXTS[name], accesses).compiled()
 
 
 _TEXTS = {
@@ -234,8 +223,8 @@ def _draw(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | Non
     (out,), counters = e.outputs, e.inputs
     if any(lowered.types[slot].dtype.itemsize != 8 for slot in counters):
         return None
-    text = _DRAW.format(words=3 + len(counters), counters=len(counters))
-    kernel = _draw_kernel(text, dtype_name(lowered.types[out].dtype))
+    dtype = dtype_name(lowered.types[out].dtype)
+    kernel = _draw_kernel(_DRAW.format(words=3 + len(counters), counters=len(counters), real=dtype), dtype)
     site: int = e.static["site"]
     first, *rest = (_at(lowered, slot) for slot in counters)
     words: tuple[Word, ...] = (_signed(splitmix64(e.static["seed"])), Address(out, 0), _signed(site), first, *rest)
@@ -249,37 +238,20 @@ def _signed(word: int) -> int:
 
 @cache
 def _draw_kernel(text: str, dtype: str) -> Kernel:
-    def function() -> Any:
-        from ....compiler.native.frontend import source_of_text
-        from ....compiler.native.intrinsics import int64s
-        from ...eager_cpu.loops import arrays as loops
-
-        space = {
-            "int64s": int64s,
-            "counter": access.load("int64"),
-            "store": access.store(dtype, access.written(0)),
-            "mix": loops.splitmix64,
-            "uniform_integer": loops.uniform_integer,
-            "word": np.uint64,
-            "int64": np.int64,
-            "real": np.dtype(dtype).type,
-            "unit": np.dtype(dtype).type(2.0**-24),
-        }
-        return source_of_text(text, space)
-
-    return compile_kernel("rand_uniform", f"{text}{dtype}", function)
+    accesses = ("counter", "load", "int64", access.READ), ("store", "store", dtype, access.written(0))
+    return LoopSource("rand_uniform", f"unit = {dtype}({2.0**-24!r})", text, accesses).compiled()
 
 
 # splitmix64(splitmix64(seed) + step), then the site, then the iteration of each loop around: see `ops.random`
 _DRAW = """def kernel(lo, hi, worker, arguments):
     w = int64s(arguments, {words})
     seed, out, site, step = w
-    key = mix(word(seed) + word(counter(step, 0)))
-    key = mix(key + word(site))
+    key = mix(uint64(seed) + uint64(counter(step, 0)))
+    key = mix(key + uint64(site))
     for loop in range(1, {counters}):
-        key = mix(key + word(counter(w[3 + loop], 0)))
+        key = mix(key + uint64(counter(w[3 + loop], 0)))
     for j in range(lo, hi):
-        store(out, j, real(int64(uniform_integer(key, word(j)))) * unit)
+        store(out, j, {real}(int64(uniform_integer(key, uint64(j)))) * unit)
 """
 
 _Lower = Callable[[Lowered, Equation], "list[tuple[LoweredLoop, bool]] | None"]

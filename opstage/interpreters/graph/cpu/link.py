@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ....compiler.codegen.arena import ALIGNMENT
 from ....compiler.codegen.cpu.arguments import ArgumentTable
+from ....compiler.codegen.cpu.kernels import NativeStep
 from ....compiler.codegen.views import View
 from ....compiler.native.compiler import Kernel
 from ....compiler.native.thread_pool import KernelCall, KernelSequence
@@ -24,7 +25,7 @@ from ....transforms.cond import SWITCH, chosen
 from ....transforms.scan import SCAN
 from ....transforms.while_loop import passed
 from ...eager_cpu.interpreter import NumpyOps
-from .plan import ControlStep, CpuPlan, HostStep, NativeStep, inner_plans
+from .plan import ControlStep, CpuPlan, HostStep, inner_plans
 
 Addresses = npt.NDArray[np.int64]
 
@@ -55,6 +56,7 @@ class Linked:
     Between `stand` and `leave` it holds the arena.
 
     moving      slots that each call passes: inputs in order, then the plan's results
+    words       the arguments of all kernels
     error       a word that loops set to nonzero at an index out of range
     """
 
@@ -89,8 +91,8 @@ class Linked:
                 )
         native = [(step.group, step.loop.words if isinstance(step, NativeStep) else ()) for step in plan.steps]
         arguments = ArgumentTable(native, self.moving, self._constants)
-        self._words = np.array(arguments.words, np.int64)
-        self._words[arguments.flags] = address_of(self.error)
+        self.words = np.array(arguments.words, np.int64)
+        self.words[arguments.flags] = address_of(self.error)
         table = np.array(arguments.patches, np.int64).reshape(-1, 3)
         self._patches, self._sources, self._offsets = table[:, 0], table[:, 1], table[:, 2]
         inside = [(word, plan.offsets[key] + offset) for word, key, offset in arguments.scratch]
@@ -108,7 +110,7 @@ class Linked:
         split = None
         segments: list[Segment] = []
         native: list[KernelCall] = []
-        arguments = self._words.view(np.uint64)
+        arguments = self.words.view(np.uint64)
         for i, (start, step) in enumerate(zip(self._starts, self.plan.steps)):
             if native and (alone or not isinstance(step, NativeStep) or i == self.plan.split):
                 segments.append(KernelSequence(native))
@@ -133,7 +135,7 @@ class Linked:
         if self._at != at:
             self._at = 0  # if this is interrupted, the arguments are not valid for any address
             words, offsets = self._inside
-            self._words[words] = at + offsets
+            self.words[words] = at + offsets
             self._at = at
         for group, bodies in self._inner.items():
             offset = self.plan.offsets[group, "loop"]
@@ -205,13 +207,23 @@ class Linked:
     def _do(self, segment: Segment, moving: Sequence[Array]) -> None:
         if isinstance(segment, KernelSequence):
             segment.run()
-        elif isinstance(segment, HostStep):
-            self._host(segment, moving)
-        else:
-            self._control(segment, moving)
+            return
+        e = segment.equation
+        try:
+            if isinstance(segment, ControlStep):
+                self._control(segment, moving)
+            elif e.primitive in MEETINGS:
+                self._meet(e, moving)
+            else:
+                self._host(e, moving)
+        except LocatedError as error:
+            if isinstance(segment, HostStep):
+                error.place(e.primitive.name, e.region.name)
+            error.relocate(self._lines.get(e.ordinal), e.region.name)
+            raise
 
     def _put(self, addresses: Addresses) -> None:
-        self._words[self._patches] = addresses[self._sources] + self._offsets
+        self.words[self._patches] = addresses[self._sources] + self._offsets
 
     def put_all(self, moving: Sequence[Array]) -> dict[int, list[tuple[int, int]]]:
         """Patch in the addresses of these arrays. Return, by array, the argument words that hold its address, each with
@@ -222,11 +234,6 @@ class Linked:
         for word, source, offset in zip(self._patches.tolist(), self._sources.tolist(), self._offsets.tolist()):
             places.setdefault(source, []).append((word, offset))
         return places
-
-    @property
-    def words(self) -> Addresses:
-        """The arguments of all kernels."""
-        return self._words
 
     @property
     def actions(self) -> list[Action]:
@@ -266,40 +273,26 @@ class Linked:
             None if inside else view.root, at, view.shape, dtype, first + view.offset * dtype.itemsize, strides
         )
 
-    def _host(self, step: HostStep, moving: Sequence[Array]) -> None:
-        e = step.equation
-        if e.primitive in MEETINGS:
-            self._meet(e, moving)
-            return
+    def _host(self, e: Equation, moving: Sequence[Array]) -> None:
+        """Compute an op on this memory by the eager interpreter."""
         operands = tuple([self.value(slot, moving) for slot in e.inputs])
 
         def program(ops: NumpyOps, *refs: Array) -> tuple[Array, ...]:
             ops.cursor.region, ops.cursor.ordinal, ops.cursor.quiet = e.region, e.ordinal, True
             return ops.bind(e.primitive, refs, e.static)
 
-        try:
-            results = self._eager.execute_each(program, operands)
-        except LocatedError as error:
-            error.place(e.primitive.name, e.region.name)
-            error.relocate(self._lines.get(e.ordinal), e.region.name)
-            raise
-        for slot, result in zip(e.outputs, results):
+        for slot, result in zip(e.outputs, self._eager.execute_each(program, operands)):
             if result.size and self._is_stored(slot):
                 np.copyto(self.value(slot, moving), result)
 
     def _meet(self, e: Equation, moving: Sequence[Array]) -> None:
         """Run a collective of several processes, or its begin or end, on this memory."""
-        try:
-            read = e.inputs[:1] if e.primitive is MEET_END else e.inputs
-            operands = tuple([self.value(slot, moving) for slot in read])
-            places = [self._result(slot, moving) for slot in e.outputs]
-            later = self._ends.get(e.outputs[0]) if e.primitive is MEET_BEGIN else None
-            into = places if later is None else [self.value(slot, moving) for slot in later]
-            meet(e.primitive, operands, places, e.static, into)
-        except LocatedError as error:
-            error.place(e.primitive.name, e.region.name)
-            error.relocate(self._lines.get(e.ordinal), e.region.name)
-            raise
+        read = e.inputs[:1] if e.primitive is MEET_END else e.inputs
+        operands = tuple([self.value(slot, moving) for slot in read])
+        places = [self._result(slot, moving) for slot in e.outputs]
+        later = self._ends.get(e.outputs[0]) if e.primitive is MEET_BEGIN else None
+        into = places if later is None else [self.value(slot, moving) for slot in later]
+        meet(e.primitive, operands, places, e.static, into)
 
     def _is_stored(self, slot: int) -> bool:
         """Return whether a slot is stored; unused results are not."""
@@ -323,16 +316,11 @@ class Linked:
         results = [self.value(slot, moving) for slot in e.outputs]
         if e.primitive is SCAN:
             self._iterate(step, operands, results)
-            return
-        try:
-            if e.primitive is SWITCH:
-                index, *rest = operands
-                self._inner[step.group][chosen(int(index), len(step.plans))].run([*rest, *results])
-            else:
-                self._repeat(step, operands, results)
-        except LocatedError as error:
-            error.relocate(self._lines.get(e.ordinal), e.region.name)
-            raise
+        elif e.primitive is SWITCH:
+            index, *rest = operands
+            self._inner[step.group][chosen(int(index), len(step.plans))].run([*rest, *results])
+        else:
+            self._repeat(step, operands, results)
 
     def _repeat(self, step: ControlStep, operands: Sequence[Array], results: Sequence[Array]) -> None:
         """Run iterations while the test holds, alternating between two buffers per carry."""

@@ -328,9 +328,6 @@ def _is_product(lowered: Lowered, e: Equation) -> bool:
     )
 
 
-__all__ = ["ControlStep", "CpuPlan", "HostStep", "NativeStep", "carried", "inner_plans"]
-
-
 # Aliasing -------------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from ....ops.primitive import Effect
 from ....transforms.control_flow import inner_bodies
 from ....transforms.scan import SCAN
 from ..graph import Graph
-from .constants import Uniforms, fold_constants
+from .constants import fold_constants
 from .cse import common_subexpressions, static_key
 from .identities import simplify
 from .rewrite import Rewrite
@@ -109,20 +109,6 @@ def through_loops(body: Body, run: Pass) -> Body:
 def _size(body: Body) -> int:
     """Return the number of equations, including those in the bodies of loops."""
     return len(body.equations) + sum(_size(inner.body) for inner in inner_bodies(body))
-
-
-__all__ = [
-    "Notes",
-    "Uniforms",
-    "common_subexpressions",
-    "dead_code",
-    "expand",
-    "fold_constants",
-    "run_passes",
-    "simplify",
-    "standard",
-    "through_loops",
-]
 
 
 # Expansion ------------------------------------------------------------------------------------------------------------
