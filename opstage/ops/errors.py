@@ -13,6 +13,7 @@ import linecache
 import math
 import reprlib
 import sys
+import warnings
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
@@ -414,6 +415,18 @@ def user_frame() -> SourceLine | None:
     """Return the innermost line on the stack outside of the framework; None under a command."""
     frame = _innermost()
     return None if frame is None else SourceLine(frame.f_code.co_filename, frame.f_lineno)
+
+
+_warned: dict[Any, int] = {}
+
+
+def warn_user(warning: Warning, source: SourceLine | None = None) -> None:
+    """Issue a warning at a line of the program, or at the user's line that called the framework."""
+    source = user_frame() if source is None else source
+    if source is None:
+        warnings.warn(warning, stacklevel=2)
+    else:
+        warnings.warn_explicit(warning, None, source.file, source.line, registry=_warned)
 
 
 def user_place() -> Place | None:

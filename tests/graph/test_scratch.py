@@ -300,9 +300,7 @@ def test_a_room_that_cannot_grow_leaves_everything_as_it_was(monkeypatch: pytest
 
         patch.setattr(np, "empty", refuse)
         for _ in range(2):
-            with pytest.raises(
-                OutOfMemoryError, match=r"needs \d+\.\d KiB for what it computes .* opstage check --memory"
-            ):
+            with pytest.raises(OutOfMemoryError, match=r"needs \d+\.\d KiB for intermediate .* opstage check --memory"):
                 large.run(arrays(5000))
             np.testing.assert_allclose(small.run(arrays(50))[0], expected(50), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(large.run(arrays(5000))[0], expected(5000), rtol=1e-4, atol=1e-4)

@@ -47,7 +47,7 @@ def test_leaves_come_before_the_first_op(leaf: Callable[..., Any], what: str) ->
     x = session.leaf([1.0])
     square = x * x
     with pytest.raises(
-        opstage.ProgramError, match=rf"^{what} comes after the first op: .* or begin anew with reset_tape"
+        opstage.ProgramError, match=rf"^{what} comes after the first op: .* or start again with reset_tape"
     ):
         leaf(session, param)
     np.testing.assert_array_equal(session.get_value(square), [1.0])

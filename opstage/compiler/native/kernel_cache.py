@@ -15,7 +15,6 @@ import secrets
 import stat
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -27,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...ops.errors import UsageError
+from ...ops.errors import UsageError, warn_user
 from ...ops.readable_amounts import parse_bytes
 from ...options import KERNEL_CACHE
 from ...threads import make_lock
@@ -191,7 +190,7 @@ def limit() -> int:
     try:
         return parse_bytes(text)
     except UsageError as error:
-        raise UsageError(f"environment variable {KERNEL_CACHE}: {error}; 0 keeps nothing on disk") from None
+        raise UsageError(f"environment variable {KERNEL_CACHE}: {error}; 0 stores nothing on disk") from None
 
 
 def note_written(folder: Path, nbytes: int) -> None:
@@ -287,21 +286,21 @@ def _cache_folder(user: int, home: str, chosen: str | None, caches: str | None) 
         elif os.path.isabs(home) and os.path.isdir(home):  # one like /nonexistent must not be created
             bases.append(Path(home, ".cache"))
         else:
-            reasons.append(f"there is no home folder {home!r}")
+            reasons.append(f"the home folder {home!r} does not exist")
     for base in bases:
         folder = base / f"opstage-{digest[:16]}"
         try:
             return _prepared(folder)
         except OSError as error:
-            reasons.append(f"{folder} cannot be written to ({error.strerror})")
+            reasons.append(f"{folder} is not writable ({error.strerror})")
         except Unsafe as error:
             reasons.append(str(error))
-    warnings.warn(
-        f"compiled kernels cannot be kept on disk: {'; '.join(reasons)}. Every process will compile them again. "
+    message = (
+        f"compiled kernels cannot be stored on disk: {'; '.join(reasons)}. Every process will compile them again. "
         "Set NUMBA_CACHE_DIR to a folder that belongs to you and that nobody else can write to, or use "
-        "Options(fast_kernels=False)",
-        stacklevel=3,
+        "Options(fast_kernels=False)"
     )
+    warn_user(UserWarning(message))
     return None
 
 
@@ -343,7 +342,7 @@ def require_ours_alone_above(folder: Path) -> None:
         status = os.stat(place)
         _require_owner(place, status, "")
         if _writable_by_others(status) and not status.st_mode & stat.S_ISVTX:
-            raise Unsafe(f"{place} can be written to by others")
+            raise Unsafe(f"{place} is writable by other users")
 
 
 def _require_owner(place: Path, status: os.stat_result, what: str) -> None:
@@ -397,7 +396,7 @@ def require_ours(status: os.stat_result, path: Path | str) -> None:
         if status.st_uid != os.geteuid():
             raise Unsafe(f"{path} belongs to another user ({status.st_uid})")
         if status.st_mode & 0o022:
-            raise Unsafe(f"{path} can be written to by others")
+            raise Unsafe(f"{path} is writable by other users")
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
@@ -422,11 +421,11 @@ def read_code(path: Path, key: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except (OSError, Unsafe) as error:
-        _log.debug("kept kernel %s is not read and will be compiled again: %s", path, error)
+        _log.debug("cached kernel %s is not read and will be compiled again: %s", path, error)
         return None
     digest, code = kept[:_DIGEST_BYTES], kept[_DIGEST_BYTES:]
     if _digest(key, code) != digest:
-        _log.debug("kept kernel %s is damaged and will be compiled again", path)
+        _log.debug("cached kernel %s is damaged and will be compiled again", path)
         return None
     return code
 
@@ -452,7 +451,7 @@ def write_code(path: Path, key: str, code: bytes) -> None:
             temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
             _replace(path, temporary, _digest(key, code) + code, folder)
     except (OSError, Unsafe) as error:
-        _log.debug("kernel not kept at %s: %s", path, error)
+        _log.debug("kernel not stored at %s: %s", path, error)
     else:
         note_written(path.parent, _DIGEST_BYTES + len(code))
 

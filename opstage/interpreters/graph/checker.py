@@ -51,7 +51,7 @@ def _typed(body: Body) -> Iterator[Violation]:
     for where, slots in _mentions(body):
         for slot in slots:
             if type(slot) is not int or not 0 <= slot < len(body.types):
-                yield where, f"%{_number(slot)} has no type: there are {len(body.types)} slots"
+                yield where, f"%{_number(slot)} lacks a type: the body has {len(body.types)} slots"
     for slot, type_ in enumerate(body.types):
         if not isinstance(type_, TensorType):
             yield None, f"%{slot} has the type {type_!r}, which is not a TensorType"
@@ -150,7 +150,7 @@ def _require_signature(equation: Equation, operands: tuple[TensorType, ...]) -> 
         for name, value in equation.static.items():
             kind = signature.parameters[name].annotation if name in signature.parameters else ""
             if not isinstance(value, _KINDS.get(kind, object)):
-                raise TypeError(f"{name} is {brief(value)}, and a {kind} is expected")
+                raise TypeError(f"{name}: expected a {kind}, got {brief(value)}")
 
 
 _KINDS: dict[str, Any] = {"bool": bool, "str": str, "float": (int, float, Fraction, DimExpr, DimFloat)}
@@ -180,9 +180,9 @@ def _placed(body: Body) -> Iterator[Violation]:
         if not isinstance(equation.region, Region):
             yield position, f"its region is {a_type(equation.region)}"
         if type(equation.ordinal) is not int or equation.ordinal < 0:
-            yield position, f"its ordinal is {brief(equation.ordinal)}, which counts nothing"
+            yield position, f"its ordinal: expected an integer from 0 on, got {brief(equation.ordinal)}"
         elif equation.ordinal not in body.lines:
-            yield position, f"its ordinal {equation.ordinal} is that of no op of the program"
+            yield position, f"its ordinal {equation.ordinal} does not belong to an op of the program"
 
 
 def _primitives(body: Body) -> Iterator[Violation]:
@@ -229,7 +229,7 @@ RULES: tuple[Invariant, ...] = (
         "constants", "the value of a constant is a read-only array of its type", _constants_fit, needs=("typed",)
     ),
     Invariant("place", "every equation is in a region and belongs to an op of the program", _placed),
-    Invariant("opened", "who reads a residual of an op has had it opened", _opened, needs=("primitive",)),
+    Invariant("opened", "an equation is opened if one of its residuals is read", _opened, needs=("primitive",)),
 )
 """The rules of one body. Bodies in static parameters obey the same rules; they are closed, so values from outside are
 operands."""

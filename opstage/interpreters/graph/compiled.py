@@ -167,7 +167,7 @@ class Deferred(Imperative[Variable]):
         if equations and equations[-1].ordinal:  # 0: the seed of a backward pass before there was an op
             raise ProgramError(
                 f"{what} comes after the first op: a session with backend 'compiled' records a graph, and its leaves "
-                "(use, input, leaf, nat, nat_vec) all come before its ops; make it earlier, or begin anew with "
+                "(use, input, leaf, nat, nat_vec) all come before its ops; call it earlier, or start again with "
                 "reset_tape()"
             )
 

@@ -85,9 +85,9 @@ class CpuScratch:
             whole = np.empty(nbytes + ALIGNMENT, np.uint8)
         except MemoryError:
             raise OutOfMemoryError(
-                f"a compiled program needs {show_bytes(nbytes)} for what it computes on the way, and the system gives "
-                "no more; take smaller batches, or call empty_cache() of other trainers. What a step "
-                "takes is predicted by opstage.training.memory, and by opstage check --memory"
+                f"a compiled program needs {show_bytes(nbytes)} for intermediate results, and the system lacks the "
+                "memory; use smaller batches, or call empty_cache() of other trainers. opstage.training.memory and "
+                "opstage check --memory predict the memory of a step"
             ) from None
         at = address_of(whole)
         start = -at % ALIGNMENT
@@ -298,14 +298,19 @@ class CpuExecutor:
                 self._scratch.give_back(block)
         if not begun:
             (self._failed or self._replayed)(inputs, step)
-            raise AssertionError("an index is out of range that in the program itself is not") from raised
+            raise AssertionError(
+                "the compiled program reports an index out of range, and the program itself does not"
+            ) from raised
         if not plan.aliased:
             return tuple(outputs), at_once
         number, kept = self._begun, [block]
 
         def finish(then: Sequence[Action]) -> None:
             if number != self._begun:
-                raise UsageError("another run of this program has begun; what the earlier one computed is gone")
+                raise UsageError(
+                    "another run of this program has started and overwritten the results of this one; finish each run "
+                    "before the next one starts"
+                )
             self._idle.clear()  # as `linked` is at work
             linked.stand(*kept[0])
             try:

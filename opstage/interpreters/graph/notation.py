@@ -92,7 +92,10 @@ def show_static(value: Any, bodies: list[Body]) -> str:
     if type(value) is Body:
         bodies.append(value)
         return f"body({len(bodies) - 1})"
-    raise UsageError(f"{brief(value)} cannot be a static parameter of a recorded op: it is {a_type(value)}")
+    raise UsageError(
+        f"expected a number, string, size, closed body or tuple as a static parameter, got {brief(value)}, "
+        f"{a_type(value)}"
+    )
 
 
 def read_statics(text: str, scope: DimScope, body: Callable[[int], Body]) -> dict[str, Any]:
@@ -108,7 +111,7 @@ def read_statics(text: str, scope: DimScope, body: Callable[[int], Body]) -> dic
     values = {}
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg in values:
-            raise UsageError(f"{brief(text)}: every static parameter has a name, and each its own")
+            raise UsageError(f"{brief(text)}: expected a name for each static parameter, different from the others")
         try:
             values[keyword.arg] = _read(keyword.value, scope, body)
         except RecursionError:  # a sum of hundreds of terms, which syntax_depth counts as one level
@@ -189,7 +192,7 @@ def _unreadable(node: ast.expr) -> NoReturn:
 def read_text(text: str) -> str:
     """Return the text unchanged. Raises UsageError for text with an unpaired surrogate, which a file cannot encode."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise UsageError(f"{brief(text)} is not text: it holds half of a character")
+        raise UsageError(f"{brief(text)} is not text: it contains half of a character")
     return text
 
 
@@ -272,7 +275,7 @@ def read_array(text: str, shape: tuple[int, ...], dtype: DType) -> Array:
 
 
 def _no_body(position: int) -> Body:
-    raise UsageError(f"body({position}) stands where a number is expected")
+    raise UsageError(f"expected a number, got body({position})")
 
 
 # Sizes ----------------------------------------------------------------------------------------------------------------

@@ -121,7 +121,9 @@ def profile(executor: CpuExecutor, run: Callable[[], object], limits: Limits, ro
     """
     plan = executor.plan
     if plan is None:
-        raise UsageError("a program of fractions is replayed op by op and has no kernels; profile it in floats")
+        raise UsageError(
+            "a program of fractions is not supported: it is replayed op by op, without kernels; profile it in floats"
+        )
     measured: list[list[float]] = []
     try:
         for _ in range(rounds + 1):
@@ -224,16 +226,19 @@ def explain(graph: Graph, options: Options | None = None, donated: Collection[in
     Raises UsageError for a graph with symbolic sizes or fractions, and for a device without a planner.
     """
     if options is not None and options.device != "cpu":
-        raise UsageError(f"programs are planned for the cpu alone, not for {options.device!r}; leave the device out")
+        raise UsageError(
+            f"option device: expected 'cpu', got {options.device!r}; a plan for another device is not supported. "
+            "Leave the option out"
+        )
     if graph.is_exact:
         raise UsageError(
-            "a graph of fractions is replayed op by op, so there is no plan to explain; record it in floats"
+            "a graph of fractions is not supported: it is replayed op by op, without a plan; record it in floats"
         )
     for name, type_ in zip(graph.input_names, graph.input_types):
         if not all(isinstance(n, int) for n in type_.shape):
             raise UsageError(
-                f"input {name} is {type_}, and memory is planned for numbers alone; record the graph with a number for "
-                "every size"
+                f"input {name}: expected a number for every size, got {type_}; a plan for symbolic sizes is not "
+                "supported. Record the graph with numbers"
             )
     optimised, notes = optimise(graph)
     return Explanation(CpuPlan(optimised.body, donated=donated), notes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from ...compiler.captures import Capture, Guard, at_line, observed, state_of
 from ...ops.body import Body
 from ...ops.dispatch import Cursor
-from ...ops.errors import LocatedError, ProgramError, ProgramWarning, SourceLine
+from ...ops.errors import LocatedError, ProgramError, ProgramWarning, SourceLine, warn_user
 from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import Primitive, Static
 from ...ops.readable_amounts import parse_bytes, show_bytes
@@ -221,7 +220,7 @@ class Programs(Generic[E]):
                 f"a compiled program has been recorded again {known.changes} times, last because {what}, which it "
                 f"reads{at_line(where)}, has changed; pass what changes as an argument, or keep it as state"
             )
-            warnings.warn(ProgramWarning(message), stacklevel=2)
+            warn_user(ProgramWarning(message), where)
 
 
 def _nbytes(known: _Forms[Any]) -> int:
@@ -284,8 +283,8 @@ def record_pure(
     for name, generator in read.generators.items():
         if state_of(generator) != before[name]:
             raise ProgramError(
-                f"the program draws random numbers from {name}; a compiled program would give those of its recording "
-                "for ever. Draw with ops (ops.rand_uniform, ops.rand_normal, ops.bernoulli_mask), which are random in "
+                f"the program draws random numbers from {name}; a compiled program would repeat those of its "
+                "recording. Draw with ops (ops.rand_uniform, ops.rand_normal, ops.bernoulli_mask), which are random in "
                 "every step, or pass the numbers as an argument"
             )
     if body_key(graph.body) != body_key(again.body):
@@ -298,20 +297,15 @@ def record_pure(
             f"it is recorded. {_CURE}"
         )
     for what, where in seen.asked.items():
-        warnings.warn(
-            ProgramWarning(
-                f"the program calls {what}{at_line(where)}; a compiled program keeps what the answer was when it was "
-                f"recorded. {_CURE}"
-            ),
-            stacklevel=2,
-        )
+        message = f"the program calls {what}{at_line(where)}; a compiled program keeps the result of its recording"
+        warn_user(ProgramWarning(f"{message}. {_CURE}"), where)
     return graph, guard
 
 
 def _refuse_difference(one: Body, two: Body, asked: dict[str, SourceLine | None]) -> NoReturn:
     """Raise an error that shows the first difference between two recordings."""
     asks = ", ".join(f"{what}{at_line(where)}" for what, where in asked.items())
-    begin = "the program does not do the same twice, so no recording of it can be replayed: "
+    begin = "two recordings of the program differ, so a compiled program cannot replay it: "
     constants = {c.slot: c.value for c in one.constants}, {c.slot: c.value for c in two.constants}
     for a, b in zip(one.equations, two.equations):
         place = f"{a.primitive}{at_line(one.lines.get(a.ordinal))}"
@@ -387,12 +381,12 @@ class ProgramCache(Generic[V]):
         if not self._warned and mark in self._dropped:
             self._warned = True
             message = (
-                f"a compiled program came back after it had been dropped, and is compiled again: the programs in use "
-                f"take more than option program_memory, {self._text}; give them more, "
-                f"Options(program_memory={show_bytes(4 * self._limit).replace(' ', '')!r}), or let batches have fewer "
+                f"a compiled program is compiled again, since the cache has evicted it: the programs in use need more "
+                f"than option program_memory, {self._text}; raise it, "
+                f"Options(program_memory={show_bytes(4 * self._limit).replace(' ', '')!r}), or use batches of fewer "
                 "shapes"
             )
-            warnings.warn(ProgramWarning(message), stacklevel=2)
+            warn_user(ProgramWarning(message))
 
 
 def bodies_in(body: Body) -> Iterator[Body]:

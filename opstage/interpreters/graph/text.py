@@ -240,7 +240,7 @@ class _Parser:
         try:
             return check_graph(graph)
         except GraphError as error:
-            raise UsageError(f"the graph that the text describes is wrong: {error}") from None
+            raise UsageError(f"the text describes an invalid graph: {error}") from None
 
     def _graph(self) -> Graph:
         header = _HEADER.fullmatch(next(self._rows("graph ", ""), ""))
@@ -362,7 +362,7 @@ class _Parser:
     def _count(self, slots: int) -> None:
         self.slots += slots
         if self.slots > MOST_SLOTS:
-            raise UsageError(f"%{slots - 1} is beyond the largest number: {MOST_SLOTS:,} in all bodies")
+            raise UsageError(f"%{slots - 1} is beyond the limit of {MOST_SLOTS:,} slots in all bodies")
 
     def _type(self, text: str) -> TensorType:
         if text not in self.types:
@@ -374,18 +374,18 @@ class _Parser:
         `lines`."""
         first, *words = text.split() or [""]
         if not _ORDINAL.fullmatch(first):
-            raise UsageError(f"{brief(text)} is not a place; after # comes @ and the ordinal of the op")
+            raise UsageError(f"expected @ and the ordinal of the op after #, got {brief(text)}")
         ordinal = int(first[1:])
         source = _SOURCE.fullmatch(words[0]) if words and not words[0].startswith('"') else None
         if source is not None:
             words = words[1:]
             if source[1] not in self.files:
-                raise UsageError(f"the file {source[1]} is not among those at the beginning")
+                raise UsageError(f"the file {source[1]} is not declared at the beginning")
         lines[ordinal] = SourceLine(self.files[source[1]], int(source[2])) if source is not None else None
         marks = [word for word in words if word in MARKS]
         regions = [word for word in words if word not in MARKS]
         if len(regions) > 1:
-            raise UsageError(f"{brief(text)} names two regions")
+            raise UsageError(f"expected one region, got {brief(text)}")
         name = regions[0] if regions else ""
         if name not in self.regions:
             self.regions[name] = read_region(name)
@@ -411,7 +411,7 @@ def find_primitive(name: str, known: Mapping[str, Primitive]) -> Primitive:
         if declared is not None:
             return declared
         raise UsageError(
-            f"there is no op {name!r}{nearest(name, known)}; ops of other packages go into more_primitives"
+            f"op {name!r} is not known{nearest(name, known)}; pass ops of other packages as more_primitives"
         )
     return known[name]
 
@@ -419,7 +419,7 @@ def find_primitive(name: str, known: Mapping[str, Primitive]) -> Primitive:
 def held_constant(name: str, constants: Mapping[str, Array]) -> Array:
     """Return the constant of a digest, read-only. Raises UsageError if it is missing or has other content."""
     if name not in constants:
-        raise UsageError(f"the constant {name[:12]}… is not among those given; large_constants(graph) gives them")
+        raise UsageError(f"the constant {name[:12]}… is missing; pass constants=large_constants(graph)")
     value = np.array(constants[name])
     if digest(value) != name:
         raise UsageError(f"the constant {name[:12]}… has other values than when the graph was written")
@@ -433,7 +433,7 @@ def held_constant(name: str, constants: Mapping[str, Array]) -> Array:
 def _match(pattern: re.Pattern[str], row: str, form: str) -> tuple[Any, ...]:
     found = pattern.fullmatch(row)
     if found is None:
-        raise UsageError(f"{brief(row.strip())} has another form than {form}")
+        raise UsageError(f"expected {form}, got {brief(row.strip())}")
     return found.groups()
 
 
@@ -447,7 +447,7 @@ def _slot(ref: str, slots: Mapping[str, int]) -> int:
     if ref in slots:
         return slots[ref]
     if not re.fullmatch(_NUMBER, ref, re.ASCII):
-        raise UsageError(f"no input is called {shown([ref])}{nearest(ref, slots)}")
+        raise UsageError(f"input {shown([ref])} is not defined{nearest(ref, slots)}")
     return int(ref)
 
 
@@ -500,7 +500,7 @@ def load_graph(path: str | os.PathLike[str], *, more_primitives: Mapping[str, Pr
     data = read_bytes(Path(path))
     metadata = decode_metadata(data, path)
     if metadata.get("format") != FORMAT or "graph" not in metadata:
-        raise UsageError(f"{path}: it holds tensors but no graph; graph.save(path) writes one that does")
+        raise UsageError(f"{path}: expected a graph, got tensors alone; graph.save(path) writes a graph")
     try:
         require_version(int(metadata.get("version", "")))
     except ValueError as error:  # a subclass is UsageError

@@ -54,7 +54,7 @@ def chosen() -> Path:
 
 def refused() -> str:
     """The warning with which no folder is used."""
-    with pytest.warns(UserWarning, match=r"cannot be kept on disk.*Set NUMBA_CACHE_DIR to a folder") as caught:
+    with pytest.warns(UserWarning, match=r"cannot be stored on disk.*Set NUMBA_CACHE_DIR to a folder") as caught:
         assert kernel_cache.cache_folder() is None
     return str(caught[0].message)
 
@@ -97,25 +97,25 @@ def link(path: Path, *, other: bool) -> None:
 # what is done to the folder (True) or to the one above it (False), and what the warning says
 PLANTED: dict[str, tuple[Callable[[Path], object], bool, str]] = {
     "folder of another user": (lambda p: (p.mkdir(0o700), give(p)), True, "belongs to another user"),
-    "folder that all may write": (lambda p: (p.mkdir(), p.chmod(0o777)), True, "can be written to by others"),
-    "folder that all may write, sticky": (lambda p: (p.mkdir(), p.chmod(0o1777)), True, "can be written to by others"),
-    "folder that a group may write": (lambda p: (p.mkdir(), p.chmod(0o770)), True, "can be written to by others"),
+    "folder that all may write": (lambda p: (p.mkdir(), p.chmod(0o777)), True, "is writable by other users"),
+    "folder that all may write, sticky": (lambda p: (p.mkdir(), p.chmod(0o1777)), True, "is writable by other users"),
+    "folder that a group may write": (lambda p: (p.mkdir(), p.chmod(0o770)), True, "is writable by other users"),
     "link": (lambda p: link(p, other=False), True, "is a link"),
     "link of another user": (lambda p: link(p, other=True), True, "is a link"),
     "file": (lambda p: p.write_text(""), True, "Not a directory"),
     "base of another user": (lambda p: (p.mkdir(), give(p)), False, "belongs to another user"),
     "base of another user, sticky": (lambda p: (p.mkdir(), p.chmod(0o1777), give(p)), False, "belongs to another user"),
-    "base that all may write": (lambda p: (p.mkdir(), p.chmod(0o777)), False, "can be written to by others"),
+    "base that all may write": (lambda p: (p.mkdir(), p.chmod(0o777)), False, "is writable by other users"),
     "base that a group may write": (
         lambda p: (p.mkdir(), os.chown(p, -1, OTHER), p.chmod(0o775)),
         False,
-        "can be written to by others",
+        "is writable by other users",
     ),
     "base that is a link of another user": (lambda p: link(p, other=True), False, "is a link that belongs to another"),
     "base below one that all may write": (
         lambda p: (p.mkdir(), p.chmod(0o700), p.parent.chmod(0o777)),
         False,
-        "can be written to by others",
+        "is writable by other users",
     ),
     "base below one of another user": (lambda p: (p.mkdir(0o700), give(p.parent)), False, "belongs to another user"),
 }
@@ -170,11 +170,11 @@ def test_what_only_this_user_could_have_written_is_used(
     [
         ({"NUMBA_CACHE_DIR": "relative"}, "not an absolute path"),
         ({"NUMBA_CACHE_DIR": "~/x"}, "not an absolute path"),
-        ({"HOME": "relative"}, "no home folder"),
-        ({"HOME": "/nonexistent"}, "no home folder"),
-        ({"HOME": ""}, "no home folder"),
-        ({"XDG_CACHE_HOME": "relative", "HOME": "relative"}, "no home folder"),
-        ({"HOME": "~"}, "no home folder"),
+        ({"HOME": "relative"}, "does not exist"),
+        ({"HOME": "/nonexistent"}, "does not exist"),
+        ({"HOME": ""}, "does not exist"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "relative"}, "does not exist"),
+        ({"HOME": "~"}, "does not exist"),
     ],
     ids=str,
 )
@@ -206,7 +206,7 @@ def test_without_home_it_is_the_one_of_the_password_file(monkeypatch: pytest.Mon
         raise KeyError(user)
 
     monkeypatch.setattr(pwd, "getpwuid", nobody)
-    assert "no home folder '~'" in refused()
+    assert "the home folder '~' does not exist" in refused()
     assert not (tmp_path / "~").exists()
 
 

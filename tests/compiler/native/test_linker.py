@@ -79,8 +79,8 @@ def changed(code: bytes, old: bytes, new: bytes) -> bytes:
         (lambda code: b"MZ" + code[2:], "format"),
         (lambda code: code[:18] + b"\xb7\0" + code[20:], "format"),  # for another processor
         (lambda code: code[: len(code) // 2], "buffer"),
-        (lambda code: changed(code, b"\0log1p\0", b"\0log1q\0"), "no library has log1q"),
-        (lambda code: changed(code, b"\0powers\0", b"\0power5\0"), "there is no powers"),
+        (lambda code: changed(code, b"\0log1p\0", b"\0log1q\0"), "log1q is neither in the C library"),
+        (lambda code: changed(code, b"\0powers\0", b"\0power5\0"), "the object code lacks the function powers"),
     ],
     ids=["empty", "another format", "another processor", "cut off", "an unknown function", "no such entry"],
 )
@@ -91,7 +91,7 @@ def test_what_it_does_not_know_it_leaves_alone(code: bytes, damage: Any, message
 
 def test_an_unknown_kind_of_reference_is_left_alone(code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "ADDRESS", 99)
-    with pytest.raises(objects.CannotLoad, match="a reference of kind 1"):
+    with pytest.raises(objects.CannotLoad, match="a relocation of kind 1 is not supported"):
         objects.load_object(code, "powers")
 
 

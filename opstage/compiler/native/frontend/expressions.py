@@ -64,7 +64,7 @@ class Expressions(ABC):
     def evaluate(self, node: ast.expr) -> Any:
         write = getattr(self, f"_{type(node).__name__.lower()}_", None)
         if write is None:
-            raise self.source.fail(node, f"an expression {type(node).__name__}")
+            raise self.source.fail(node, f"an expression {type(node).__name__} is not supported")
         return write(node)
 
     def number(self, value: Any, kind: ScalarKind, node: ast.AST) -> Value:
@@ -73,33 +73,33 @@ class Expressions(ABC):
         if isinstance(value, Value) and not (value.kind.family == "float" and kind.whole):
             found = converted(self.builder, value, kind)
         if found is None:
-            raise self.source.fail(node, f"{value!r} is not a value of {kind}")
+            raise self.source.fail(node, f"expected a value of {kind}, got {value!r}")
         return found
 
     def value(self, node: ast.expr) -> Value:
         found = self.evaluate(node)
         if not isinstance(found, Value):
-            raise self.source.fail(node, f"{found!r} is not a number")
+            raise self.source.fail(node, f"expected a number, got {found!r}")
         return found
 
     def condition(self, node: ast.expr) -> Value:
         """Return whether an expression is true."""
         found = truth(self.builder, self.value(node))
         if found is None:
-            raise self.source.fail(node, "what is neither true nor false")
+            raise self.source.fail(node, "the condition is neither true nor false")
         return found
 
     def element(self, node: ast.Subscript, words: Any) -> Any:
         """Return the address of an element of words."""
         if not isinstance(words, Value) or words.kind is not WORDS:
-            raise self.source.fail(node, f"an element of {words!r}")
+            raise self.source.fail(node, f"an element of {words!r} is not supported")
         return self.builder.gep(words.ir, [self.number(self.evaluate(node.slice), INT64, node).ir])
 
     def place(self, node: ast.Subscript, array: Any) -> Any:
         """Return the position of an array's element."""
         found = arrays.place(self.builder, array, self.evaluate(node.slice))
         if found is None:
-            raise self.source.fail(node, "an index that is not an integer for each axis")
+            raise self.source.fail(node, "an index other than an integer for each axis is not supported")
         return found
 
     # One method per kind of node -------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Expressions(ABC):
         try:
             found = self.source.meaning(node.id)
         except AttributeError:
-            raise self.source.fail(node, f"{node.id} means nothing here") from None
+            raise self.source.fail(node, f"name {node.id} is not defined") from None
         return _known(found)
 
     def _constant_(self, node: ast.Constant) -> Any:
@@ -126,7 +126,7 @@ class Expressions(ABC):
             if found is not None:
                 return found
         if isinstance(owner, Value) or not hasattr(owner, node.attr):
-            raise self.source.fail(node, f"{owner!r} has no {node.attr}")
+            raise self.source.fail(node, f"{owner!r} lacks the attribute {node.attr}")
         return _known(getattr(owner, node.attr))
 
     def _subscript_(self, node: ast.Subscript) -> Any:
@@ -137,14 +137,14 @@ class Expressions(ABC):
             return Value(INT64, self.builder.load(self.element(node, owner)))
         index = self.value(node.slice).constant
         if not isinstance(owner, tuple) or index is None:
-            raise self.source.fail(node, "an element that is not known")
+            raise self.source.fail(node, "the index of a tuple is not known when the kernel is compiled")
         return owner[index]
 
     def _binop_(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
         found = binary(self.builder, type(node.op), left, right, self.flags)
         if found is None:
-            raise self.source.fail(node, f"{type(node.op).__name__} of {left.kind} and {right.kind}")
+            raise self.source.fail(node, f"{type(node.op).__name__} of {left.kind} and {right.kind} is not supported")
         return found
 
     def _unaryop_(self, node: ast.UnaryOp) -> Value:
@@ -155,7 +155,7 @@ class Expressions(ABC):
         if found is None and isinstance(node.op, ast.Invert) and value.kind.family == "int":
             found = Value(INT64, self.builder.not_(self.number(value, INT64, node).ir))
         if found is None:
-            raise self.source.fail(node, f"{type(node.op).__name__} of {value.kind}")
+            raise self.source.fail(node, f"{type(node.op).__name__} of {value.kind} is not supported")
         return found
 
     def _compare_(self, node: ast.Compare) -> Value:
@@ -164,7 +164,7 @@ class Expressions(ABC):
         for sign, left, right in zip(node.ops, values, values[1:]):
             found = compared(self.builder, type(sign), left, right)
             if found is None:
-                raise self.source.fail(node, f"{type(sign).__name__} of {left.kind} and {right.kind}")
+                raise self.source.fail(node, f"{type(sign).__name__} of {left.kind} and {right.kind} is not supported")
             holds = found if holds is None else Value(BOOL, self.builder.and_(holds.ir, found.ir))
         assert holds is not None
         return holds
@@ -211,10 +211,10 @@ class Expressions(ABC):
         kinds = []
         for x, y in pairs:
             if not isinstance(x, Value) or not isinstance(y, Value):
-                raise self.source.fail(node, f"either {x!r} or {y!r}")
+                raise self.source.fail(node, f"a choice between {x!r} and {y!r} is not supported")
             kind = x.kind if x.kind is y.kind else common(x.kind, y.kind)
             if kind is None:
-                raise self.source.fail(node, f"either {x.kind} or {y.kind}")
+                raise self.source.fail(node, f"a choice between {x.kind} and {y.kind} is not supported")
             kinds.append(kind)
             arrivals.append((kind, []))
         for side, block in ((0, left_block), (1, right_block)):
@@ -235,7 +235,7 @@ class Expressions(ABC):
 
     def _call_(self, node: ast.Call) -> Any:
         if node.keywords:
-            raise self.source.fail(node, "a keyword")
+            raise self.source.fail(node, "a keyword argument is not supported")
         if isinstance(node.func, ast.Attribute) and node.func.attr == "view":
             return self._view(node)
         function = self.evaluate(node.func)
@@ -255,7 +255,7 @@ class Expressions(ABC):
         if kind is not None:
             cast = converted(self.builder, arguments[0], kind) if isinstance(arguments[0], Value) else None
             if cast is None:
-                raise self.source.fail(node, f"{arguments[0]!r} is not a value of {kind}")
+                raise self.source.fail(node, f"expected a value of {kind}, got {arguments[0]!r}")
             return cast
         found: Value | None = None
         if function in (min, max):
@@ -274,13 +274,13 @@ class Expressions(ABC):
         elif hasattr(function, "__code__"):
             return self.call_function(function, function, arguments, ())
         if found is None:
-            raise self.source.fail(node, f"a call of {function!r}")
+            raise self.source.fail(node, f"a call of {function!r} is not supported")
         return found
 
     def _intrinsic(self, node: ast.Call, function: Intrinsic, arguments: list[Any]) -> Any:
         if len(arguments) != len(function.operands):
             count = len(function.operands)
-            raise self.source.fail(node, f"{function.name} takes {count} arguments, not {len(arguments)}")
+            raise self.source.fail(node, f"{function.name}: expected {count} arguments, got {len(arguments)}")
         given = [self.number(each, kind, node).ir for each, kind in zip(arguments, function.operands)]
         found = function.build(self.builder, *given)
         return None if function.result is VOID else Value(function.result, found)
@@ -297,7 +297,7 @@ class Expressions(ABC):
         assert isinstance(node.func, ast.Attribute)
         value, kind = self.value(node.func.value), OF_NUMPY[self.evaluate(node.args[0])]
         if value.kind.bits != kind.bits:
-            raise self.source.fail(node, f"{value.kind} viewed as {kind}")
+            raise self.source.fail(node, f"a view of {value.kind} as {kind} is not supported")
         return Value(kind, self.builder.bitcast(value.ir, kind.type) if value.ir.type != kind.type else value.ir)
 
 

@@ -134,7 +134,7 @@ class _Function(Expressions):
         elif known != kind:
             joined = self.joined(known, kind)
             if joined is None:
-                raise self.source.fail(node, f"{name} is {known} and {kind}")
+                raise self.source.fail(node, f"variable {name} has two types, {known} and {kind}")
             if joined != known:
                 self.kinds[name] = joined
                 raise _Restart
@@ -177,7 +177,7 @@ class _Function(Expressions):
                 return
             write = getattr(self, f"_{type(statement).__name__.lower()}", None)
             if write is None:
-                raise self.source.fail(statement, f"a statement {type(statement).__name__}")
+                raise self.source.fail(statement, f"a statement {type(statement).__name__} is not supported")
             write(statement)
 
     def _pass(self, node: ast.Pass) -> None:
@@ -200,7 +200,7 @@ class _Function(Expressions):
                 places = [self.builder.gep(value.ir, [INT64.type(i)]) for i in range(len(target.elts))]
                 value = tuple([Value(INT64, self.builder.load(place)) for place in places])
             if not isinstance(value, tuple) or len(value) != len(target.elts):
-                raise self.source.fail(target, "the parts of a tuple and their names differ in number")
+                raise self.source.fail(target, "the values of a tuple and their names differ in number")
             for part, each in zip(target.elts, value):
                 self._assigned(part, each)
         elif isinstance(target, ast.Subscript):
@@ -208,9 +208,9 @@ class _Function(Expressions):
             if not arrays.is_array(owner):
                 self.builder.store(self.number(value, INT64, target).ir, self.element(target, owner))
             elif not arrays.store(self.builder, owner, self.place(target, owner), value):
-                raise self.source.fail(target, f"{value!r} as an element of {owner[0].dtype}")
+                raise self.source.fail(target, f"{value!r} as an element of {owner[0].dtype} is not supported")
         else:
-            raise self.source.fail(target, "a target that is not a name, tuple or element")
+            raise self.source.fail(target, "a target other than a name, tuple or element is not supported")
 
     def _augassign(self, node: ast.AugAssign) -> None:
         target = node.target
@@ -222,7 +222,7 @@ class _Function(Expressions):
         if self.result is None or self.result != kind:
             joined = kind if self.result is None else self.joined(self.result, kind)
             if joined is None:
-                raise self.source.fail(node, f"results {self.result} and {kind}")
+                raise self.source.fail(node, f"the function returns two types, {self.result} and {kind}")
             if joined != self.result:
                 self.result = joined
                 if joined is not VOID:
@@ -273,7 +273,7 @@ class _Function(Expressions):
         if not (isinstance(call, ast.Call) and self.evaluate(call.func) is range) or not isinstance(
             node.target, ast.Name
         ):
-            raise self.source.fail(node, "a loop over something other than a range")
+            raise self.source.fail(node, "a loop over something other than a range is not supported")
         numbers = [self.number(self.evaluate(each), INT64, call) for each in call.args]
         start, stop = (Value(INT64, ir.Constant(INT64.type, 0)), numbers[0]) if len(numbers) == 1 else numbers[:2]
         step = numbers[2] if len(numbers) == 3 else Value(INT64, ir.Constant(INT64.type, 1))

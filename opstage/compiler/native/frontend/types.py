@@ -185,7 +185,7 @@ def source_of(function: Any) -> FunctionSource:
 def _source(node: Any, file: str, meaning: Callable[[str], Any]) -> FunctionSource:
     arguments = node.args
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults:
-        raise CannotCompile(f"{file}:{node.lineno}: parameters other than plain ones")
+        raise CannotCompile(f"{file}:{node.lineno}: parameters other than plain ones are not supported")
     parameters = tuple([each.arg for each in (*arguments.posonlyargs, *arguments.args)])
     if isinstance(node, ast.Lambda):
         returned = ast.copy_location(ast.Return(node.body), node.body)
