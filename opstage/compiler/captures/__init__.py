@@ -6,7 +6,7 @@ unchanged.
 """
 
 from .capture import Capture
-from .guard import Guard, at_line, state_of
+from .guard import Guard, at_line, generator_state
 from .profiler import Observation, observation, observed
 
-__all__ = ["Capture", "Guard", "Observation", "at_line", "observation", "observed", "state_of"]
+__all__ = ["Capture", "Guard", "Observation", "at_line", "generator_state", "observation", "observed"]

@@ -56,7 +56,7 @@ _MAKE_ONE = (
 _MAKE_NONE = ("DICT_", "KW_NAMES", "LIST_", "POP_TOP", "SET_", "STORE_FAST")
 
 
-def reads_of(code: CodeType) -> tuple[Read, ...]:
+def list_reads(code: CodeType) -> tuple[Read, ...]:
     """Return all chains in a function's own code; nested functions have code of their own."""
     known = _known.get(id(code))
     if known is None:

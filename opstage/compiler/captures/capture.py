@@ -23,9 +23,9 @@ from ...ops.errors import ProgramError, SourceLine, a_type
 from ...ops.infix import Infix
 from ...ops.primitive import Primitive
 from ...ops.protocol import Ops
-from .bytecode import Read, imported, reads_of
+from .bytecode import Read, imported, list_reads
 from .guard import CapturedSlot, absent, at_line, attribute, bits, computed, elements, entry, is_plain, method
-from .profiler import Observation, Ran, is_program_file, methods_of
+from .profiler import Observation, Ran, find_methods, is_program_file
 
 LARGEST_ARRAY = 1 << 20
 """The largest array, in bytes, that is compared in every call; larger ones are rejected, unless read-only."""
@@ -74,7 +74,7 @@ class Capture:
         self._entered: dict[int, Any] = {}  # objects that were captured as a whole, by id
         self._count = 0
         for function in _user_callables(program):
-            self._ends_in(function, getattr(function, "__name__", "the program"), None, called=True)
+            self._capture_end(function, getattr(function, "__name__", "the program"), None, called=True)
         if seen is not None:
             self._read_seen(seen)
         self._read_found()
@@ -160,7 +160,7 @@ class Capture:
 
     def _read(self, ran: Ran) -> None:
         """Capture what the chains in the code of a function read."""
-        for read in reads_of(ran.code):
+        for read in list_reads(ran.code):
             where = SourceLine(ran.code.co_filename, read.line)
             if read.root == "global" and read.name in ran.globals:
                 self._add(entry(ran.globals, read.name), read.name, where)
@@ -170,7 +170,7 @@ class Capture:
             for value in _values(ran, read):
                 self._chain(value, read, where, ran)
                 if read.root in ("local", "free"):
-                    for function in methods_of(value, ran.code):  # whose code ran with it as its `self`
+                    for function in find_methods(value, ran.code):  # whose code ran with it as its `self`
                         self._function(function, value)
 
     def _is_read_by_callee(self, value: Any, ran: Ran, read: Read) -> bool:
@@ -204,7 +204,7 @@ class Capture:
             self._whole(value, f"a default of {name}", where)
         ran = (self._ran or {}).get(id(code), Ran(code, function.__globals__, {}, {}))
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
-        for read in reads_of(code):
+        for read in list_reads(code):
             cell = cells.get(read.name) if read.root == "free" else None
             for value in _contents([cell] if cell is not None else []):
                 if not isinstance(value, OF_THE_RUN):
@@ -230,9 +230,9 @@ class Capture:
                 return
             what, (value,) = f"{what}.{name}", found
         if not self._is_read_by_callee(value, ran, read):
-            self._ends_in(value, what, where, called=read.called)
+            self._capture_end(value, what, where, called=read.called)
 
-    def _ends_in(self, value: Any, what: str, where: SourceLine | None, *, called: bool) -> None:
+    def _capture_end(self, value: Any, what: str, where: SourceLine | None, *, called: bool) -> None:
         """Capture the value at the end of a chain. The reads of a called object are seen when its code runs."""
         call = getattr(type(value), "__call__", None) if called else None  # noqa: B004  # the function itself is wanted
         if isinstance(call, types.FunctionType) and not is_closed(call):
@@ -405,7 +405,7 @@ class Capture:
         """Add the attributes of an object, but not __doc__, __annotations__, … of a library's function."""
         described = callable(value) and is_library_module(type(value).__module__)
         state = getattr(value, "__dict__", None)
-        for name in slots_of(value):
+        for name in slot_names(value):
             if hasattr(value, name) and not (described and name.startswith("__")):
                 yield self._add(attribute(value, name), f"{what}.{name}", where), f"{what}.{name}"
         if isinstance(state, dict):
@@ -468,7 +468,7 @@ def _user_callables(program: Any) -> list[Any]:
         elif callable(value) and (isinstance(value, _KINDS) or not is_library_module(type(value).__module__)):
             found.append(value)
         elif (callable(value) or is_dataclass(value)) and type(value).__module__.startswith(_OWN):
-            waiting += [*getattr(value, "__dict__", {}).values(), *(getattr(value, n, None) for n in slots_of(value))]
+            waiting += [*getattr(value, "__dict__", {}).values(), *(getattr(value, n, None) for n in slot_names(value))]
     return found
 
 
@@ -529,7 +529,7 @@ def is_library_module(name: str) -> bool:
     return file is not None and not is_program_file(file)
 
 
-def slots_of(value: Any) -> list[str]:
+def slot_names(value: Any) -> list[str]:
     """Return the names of an object's attributes in __slots__."""
     return [
         name
@@ -543,7 +543,7 @@ def _has_attributes(value: Any) -> bool:
     """Whether chains are followed into a value, rather than comparing all of it."""
     if is_generator(value) or isinstance(value, np.ndarray):
         return False
-    return hasattr(value, "__dict__") or bool(slots_of(value))
+    return hasattr(value, "__dict__") or bool(slot_names(value))
 
 
 def _is_instance(value: Any) -> bool:

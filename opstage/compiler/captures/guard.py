@@ -200,7 +200,7 @@ def _all(slots: list[CapturedSlot]) -> Callable[[], bool]:
     return unchanged
 
 
-def state_of(generator: Any) -> Any:
+def generator_state(generator: Any) -> Any:
     """Return the state of a random generator, comparable by ==."""
     if isinstance(generator, random.SystemRandom):
         return None  # it has no state

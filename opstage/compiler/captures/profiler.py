@@ -28,7 +28,7 @@ from ...ops.infix import Infix
 from ...ops.protocol import Ops
 from ...ops.trees import Scalars
 from ...threads import paused_gc
-from .bytecode import reads_of
+from .bytecode import list_reads
 from .guard import is_plain
 
 
@@ -67,7 +67,7 @@ class Observation:
 
     def profiler(self) -> Callable[[FrameType, str, Any], None]:
         """The callback for `sys.setprofile`, which is called four times for a call: so it looks at little."""
-        kinds, asks, called, built_in = self._kinds, _ASKS, self._called, self._built_in
+        kinds, asks, called, built_in = self._kinds, _ASKS, self._record_call, self._record_builtin
 
         def note(frame: FrameType, event: str, arg: Any) -> None:
             if event == "call":
@@ -81,18 +81,18 @@ class Observation:
 
         return note
 
-    def _called(self, frame: FrameType, kind: _Kind) -> None:
+    def _record_call(self, frame: FrameType, kind: _Kind) -> None:
         """A function of a program was called, or one that reads Python's state by a name."""
         if kind.program:
             if not _is_importing(frame):
-                self._ran(frame, kind)
+                self._record_function(frame, kind)
             return
         where = _program_line(frame)
         if where is not None:
             noted = self.variables if kind.argument == "key" else self.modules
             noted.setdefault(frame.f_locals[kind.argument], where)
 
-    def _built_in(self, frame: FrameType, function: Any) -> None:
+    def _record_builtin(self, frame: FrameType, function: Any) -> None:
         """A function written in C was called that has the name of one that reads Python's state, or the world's."""
         if function is globals:
             if is_program_file(frame.f_code.co_filename):
@@ -107,21 +107,21 @@ class Observation:
             if name in owners and where is not None:
                 self.asked.setdefault(f"{name.lstrip('_')}.{function.__name__}", where)
 
-    def _ran(self, frame: FrameType, kind: _Kind) -> None:
+    def _record_function(self, frame: FrameType, kind: _Kind) -> None:
         code = kind.code
         key = (id(code), id(frame.f_globals))
         ran = self.functions.get(key)
         if ran is None:
             ran = self.functions[key] = Ran(code, frame.f_globals, {}, {})
         if kind.generated and not ran.methods:
-            for method in methods_of(frame.f_locals[code.co_varnames[0]], code):
+            for method in find_methods(frame.f_locals[code.co_varnames[0]], code):
                 ran.methods[id(method)] = weakref.ref(method)
         if kind.names:
             values = frame.f_locals
             for name in kind.names:
                 value = values.get(name)
                 if not (is_plain(value) or type(value) in _TREES or isinstance(value, _REFS)):
-                    ran.values.setdefault((id(value), name), (name, _held(value)))
+                    ran.values.setdefault((id(value), name), (name, _weak_reference(value)))
 
     def constant(self, value: Any) -> None:
         """Record an array that became a constant, if it may outlive the recording."""
@@ -133,7 +133,7 @@ class Observation:
                 self.arrays.append((lambda: value, lambda: owner, user_frame()))
 
 
-def methods_of(value: Any, code: CodeType) -> Iterator[FunctionType]:
+def find_methods(value: Any, code: CodeType) -> Iterator[FunctionType]:
     """Return the functions of that code which are methods of an object."""
     for base in type(value).__mro__:
         defined = vars(base).get(code.co_name)
@@ -165,14 +165,14 @@ class _Kind:
         self.outside = is_user_file(file)
         self.program = is_program_file(file)
         self.argument = _BY_NAME.get(code, "")
-        roots = dict.fromkeys(r.name for r in reads_of(code) if r.root in ("local", "free")) if self.program else ()
+        roots = dict.fromkeys(r.name for r in list_reads(code) if r.root in ("local", "free")) if self.program else ()
         self.names = tuple(roots)
         self.watched = self.program or bool(self.argument)
         made_by = code.co_qualname.partition(".")[0] if code.co_filename == "<string>" else ""
         self.generated = made_by == "__create_fn__" and code.co_argcount > 0
 
 
-def _held(value: Any) -> Callable[[], Any]:
+def _weak_reference(value: Any) -> Callable[[], Any]:
     """Return a weak reference to the value if possible: what only the program held was made by it."""
     try:
         return weakref.ref(value)

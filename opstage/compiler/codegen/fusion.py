@@ -118,14 +118,14 @@ class _Rewriting:
             for e in again[slot]:
                 (out,) = e.outputs
                 if out not in renamed:
-                    equations.append(self._with(e, renamed))
+                    equations.append(self._rename_operands(e, renamed))
                     renamed[out] = lowered.fresh(lowered.views[out].shape, lowered.types[out])
                     equations[-1] = equations[-1]._replace(outputs=(renamed[out],), opened=False)
-        equations += [self._with(e, renamed) for e in group.equations]
+        equations += [self._rename_operands(e, renamed) for e in group.equations]
         cluster = Cluster(lowered, size)
         return (equations, cluster) if cluster.admit_all(equations) else None
 
-    def _with(self, e: Equation, renamed: Mapping[int, int]) -> Equation:
+    def _rename_operands(self, e: Equation, renamed: Mapping[int, int]) -> Equation:
         """Return an equation that reads renamed values."""
         lowered = self.lowered
         inputs = []
@@ -240,7 +240,7 @@ class _Fusion:
         views_ = self.lowered.views
         for e in self._numbers_first():
             clusters, makers = self._clusters(e), self._makers(e)
-            group = (clusters and (self._joined(e, makers) or self._beside(e, makers))) or self._new(
+            group = (clusters and (self._join_latest(e, makers) or self._join_sibling(e, makers))) or self._new(
                 e, clusters, makers
             )
             for slot in e.inputs:
@@ -308,7 +308,7 @@ class _Fusion:
         made = {group.number: group for root in roots if (group := self.maker.get(root)) is not None}
         return [made[number] for number in sorted(made, reverse=True)]
 
-    def _joined(self, e: Equation, makers: Sequence[FusionGroup]) -> FusionGroup | None:
+    def _join_latest(self, e: Equation, makers: Sequence[FusionGroup]) -> FusionGroup | None:
         """Add an equation to the latest group that it reads, merging the others into it; None if that fails."""
         if not makers or makers[0].cluster is None:
             return None
@@ -323,7 +323,7 @@ class _Fusion:
         latest.equations.append(e)
         return latest
 
-    def _beside(self, e: Equation, makers: Sequence[FusionGroup]) -> FusionGroup | None:
+    def _join_sibling(self, e: Equation, makers: Sequence[FusionGroup]) -> FusionGroup | None:
         """Return an existing loop for a reduction: one that reads the same operand and begins after all operands exist;
         or, if loops have only one form of sums, one with sums of this form that reads a value computed from that
         operand, or where the operand is small."""

@@ -244,7 +244,7 @@ class Lowered:
 
     def _pointwise(self, e: Equation) -> None:
         (out,) = e.outputs
-        order = self.orders.get(place_of(e, self.shape(out))) if self.orders else None
+        order = self.orders.get(tensor_place(e, self.shape(out))) if self.orders else None
         if order is None:
             self._own(out)
             if self._transposed:
@@ -411,7 +411,7 @@ _MANY_COLUMNS = 1 << 15
 """The number of columns that occupies a GPU with a thread for each column."""
 
 
-def place_of(e: Equation, shape: tuple[int, ...]) -> Place:
+def tensor_place(e: Equation, shape: tuple[int, ...]) -> Place:
     """Return the place of a tensor of that shape, which an equation reads or writes."""
     return e.ordinal, bool(e.backward), shape
 
@@ -424,7 +424,7 @@ def row_orders(body: Body) -> dict[Place, tuple[int, ...]]:
     for e in body.equations:
         if e.primitive in (REDUCE_SUM, REDUCE_MAX):
             shape: Any = body.types[e.inputs[0]].shape
-            place = place_of(e, tuple(shape))
+            place = tensor_place(e, tuple(shape))
             axes = tuple([a for a in e.static["axes"] if shape[a] > 1])
             if axes:
                 found.setdefault(place, set()).add(axes)
@@ -470,7 +470,7 @@ def reduce(lowered: Lowered, e: Equation) -> bool:
         axes = [a for a in axes if a < trailing]
         kept = [a for a in kept if a < trailing]
     if axes:
-        rows = kind is REDUCE_MAX or place_of(e, lowered.shape(e.inputs[0])) in lowered.orders
+        rows = kind is REDUCE_MAX or tensor_place(e, lowered.shape(e.inputs[0])) in lowered.orders
         leading = not rows and all(a < min((k for k in kept if view.shape[k] > 1), default=0) for a in axes)
         if leading:
             extent = math.prod(view.shape[a] for a in kept)

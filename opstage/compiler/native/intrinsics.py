@@ -110,36 +110,36 @@ _WAIT, _WAKE = 128, 129  # FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE of linux/futex
 _MONOTONIC, _OF_THIS_THREAD = 1, 3  # CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID of linux/time.h
 
 
-def _at(builder: Any, address: Any) -> Any:
+def _pointer(builder: Any, address: Any) -> Any:
     return builder.inttoptr(address, _WORD.as_pointer())
 
 
 @intrinsic(INT64, UINT64)
 def load(builder, address):
     """Return the integer at an address."""
-    return builder.load_atomic(_at(builder, address), _ORDER, 8)
+    return builder.load_atomic(_pointer(builder, address), _ORDER, 8)
 
 
 @intrinsic(VOID, UINT64, INT64)
 def store(builder, address, value):
     """Store an integer."""
-    builder.store_atomic(value, _at(builder, address), _ORDER, 8)
+    builder.store_atomic(value, _pointer(builder, address), _ORDER, 8)
 
 
 @intrinsic(VOID, UINT64, INT64)
 def increase(builder, address, by):
     """Add to an integer in memory."""
-    builder.atomic_rmw("add", _at(builder, address), by, _ORDER)
+    builder.atomic_rmw("add", _pointer(builder, address), by, _ORDER)
 
 
 @intrinsic(BOOL, UINT64, INT64, INT64)
 def replace(builder, address, old, new):
     """Store `new` if the value is `old`; return whether it was."""
-    return builder.extract_value(builder.cmpxchg(_at(builder, address), old, new, _ORDER, _ORDER), 1)
+    return builder.extract_value(builder.cmpxchg(_pointer(builder, address), old, new, _ORDER, _ORDER), 1)
 
 
 @intrinsic(INT64, UINT64, INT32)
-def time_by(builder, clock_gettime, clock):
+def read_clock(builder, clock_gettime, clock):
     """Return the nanoseconds of a system clock, by the function at an address."""
     function = ir.FunctionType(_NUMBER, [_NUMBER, _PAIR.as_pointer()])
     place = allocated(builder, _PAIR)
@@ -172,12 +172,12 @@ def _futex(builder, syscall, number, address, operation, value):
 
 def now(board):
     """Return the current time in nanoseconds."""
-    return time_by(load(board + _CLOCK), _MONOTONIC)
+    return read_clock(load(board + _CLOCK), _MONOTONIC)
 
 
 def _worked(board):
     """Return the CPU time of this thread in nanoseconds."""
-    return time_by(load(board + _CLOCK), _OF_THIS_THREAD)
+    return read_clock(load(board + _CLOCK), _OF_THIS_THREAD)
 
 
 def _sleep(board, address, value):

@@ -40,7 +40,7 @@ _NAMING = ("vendor_id", "cpu family", "model", "stepping", "model name")
 @cache
 def processor() -> tuple[str, ...]:
     """Return names that differ between processors for which LLVM generates different code."""
-    found = _told() if sys.platform == "linux" and platform.machine() == "x86_64" else {}
+    found = _read_cpuinfo() if sys.platform == "linux" and platform.machine() == "x86_64" else {}
     if "flags" in found:
         return ("linux", "x86_64", *(found.get(name, "") for name in _NAMING), " ".join(sorted(found["flags"].split())))
     llvm = import_module("llvmlite.binding")
@@ -56,7 +56,7 @@ def has_avx512() -> bool:
     return bool(import_module("llvmlite.binding").get_host_cpu_features().get("avx512f"))
 
 
-def _told() -> dict[str, str]:
+def _read_cpuinfo() -> dict[str, str]:
     """Return the system's description of the first processor, by name."""
     try:
         first = _INFORMATION.read_text().partition("\n\n")[0]
@@ -140,13 +140,13 @@ def _versions() -> Iterator[str]:
     yield f"python {sys.implementation.cache_tag} {platform.python_version()}"
     yield f"numpy {np.__version__}"
     for name in _COMPILERS:
-        yield f"{name} {_version_of(name)}"
+        yield f"{name} {_package_version(name)}"
     prefix = os.path.dirname(os.path.dirname(sys.executable or ""))
     vector_math = Path(prefix, "lib", "libsvml.so")  # numba calls it if present
     yield f"svml {vector_math.stat().st_size if vector_math.exists() else None}"
 
 
-def _version_of(name: str) -> str:
+def _package_version(name: str) -> str:
     """Return the version of the package that an import would find, without importing it."""
     spec = find_spec(name)
     for folder in (spec.submodule_search_locations if spec is not None else None) or ():

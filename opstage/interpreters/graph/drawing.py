@@ -345,12 +345,12 @@ def whole_scene(graph: Graph, outline: Outline) -> Scene:
     step."""
     forward = {slot for node in outline.parts["forward"].nodes() for slot in node.equation.inputs}
     given = zip(graph.body.inputs, graph.input_names)
-    inputs = [(s, n) for s, n in given if s in forward and not _is_kept(n)]
+    inputs = [(s, n) for s, n in given if s in forward and not _is_persistent(n)]
     outputs = list(zip(graph.body.outputs, graph.output_names))[:1]
     return Scene({part: outline.parts[part].members for part in PHASES}, inputs, outputs)
 
 
-def _is_kept(name: str) -> bool:
+def _is_persistent(name: str) -> bool:
     return name.split(".")[0] in ("params", "state", "step")
 
 
@@ -382,7 +382,7 @@ def block_scenes(graph: Graph, outline: Outline) -> dict[str, Scene]:
         wanted = {slot for node in forward if id(node) not in own for slot in node.equation.inputs}
         scenes[path] = Scene(
             parts,
-            [(slot, names.get(slot, f"%{slot}")) for slot in read if not _is_kept(names.get(slot, ""))],
+            [(slot, names.get(slot, f"%{slot}")) for slot in read if not _is_persistent(names.get(slot, ""))],
             [(slot, f"%{slot}") for slot in sorted(made & (wanted | set(graph.body.outputs)))],
         )
     return scenes

@@ -110,7 +110,7 @@ class CpuScratch:
         def take(kind: Kind) -> Array:
             arrays = self._arrays.get(kind)
             if arrays is None:
-                return self._made(kind)
+                return self._allocate(kind)
             left = untried.get(kind, len(arrays))
             while left:
                 left -= 1
@@ -124,11 +124,11 @@ class CpuScratch:
                     untried[kind] = left
                     return array
             untried[kind] = 0
-            return self._made(kind)
+            return self._allocate(kind)
 
         return take
 
-    def _made(self, kind: Kind) -> Array:
+    def _allocate(self, kind: Kind) -> Array:
         made = np.empty(*kind)
         if made.nbytes <= self._most:
             arrays = self._arrays.pop(kind, None) or deque()
@@ -157,13 +157,13 @@ class CpuScratch:
         self._bytes = 0
 
 
-def _references_of_an_array_taken_out() -> int:
+def _count_references() -> int:
     arrays = deque([np.empty(0)])
     array = arrays.popleft()
     return sys.getrefcount(array)
 
 
-_ALONE = _references_of_an_array_taken_out()
+_ALONE = _count_references()
 
 
 Prepared: TypeAlias = "Callable[[Sequence[Array]], list[Array] | None]"

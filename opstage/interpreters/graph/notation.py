@@ -325,14 +325,14 @@ def _scopes(body: Body) -> Iterator[DimScope]:
         yield from (d.scope for d in type_.shape if isinstance(d, DimExpr))
     for equation in body.equations:
         for value in equation.static.values():
-            yield from _scopes_in(value)
+            yield from _static_scopes(value)
 
 
-def _scopes_in(value: Any) -> Iterator[DimScope]:
+def _static_scopes(value: Any) -> Iterator[DimScope]:
     if isinstance(value, (DimExpr, DimFloat)):
         yield value.scope
     elif isinstance(value, Body):
         yield from _scopes(value)
     elif isinstance(value, tuple):
         for entry in value:
-            yield from _scopes_in(entry)
+            yield from _static_scopes(entry)

@@ -13,7 +13,7 @@ from weakref import proxy
 import numpy as np
 import numpy.typing as npt
 
-from ...compiler.captures import Capture, Guard, at_line, observed, state_of
+from ...compiler.captures import Capture, Guard, at_line, generator_state, observed
 from ...ops.body import Body
 from ...ops.dispatch import Cursor
 from ...ops.errors import LocatedError, ProgramError, ProgramWarning, SourceLine, warn_user
@@ -278,10 +278,10 @@ def record_pure(
         return graph, Guard([])
     read = Capture(program.base if isinstance(program, BaseProgram) else program, seen)
     guard = Guard(read.slots)
-    before = {name: state_of(generator) for name, generator in read.generators.items()}
+    before = {name: generator_state(generator) for name, generator in read.generators.items()}
     again = record(program, types, dtype, seed, input_names, mesh)
     for name, generator in read.generators.items():
-        if state_of(generator) != before[name]:
+        if generator_state(generator) != before[name]:
             raise ProgramError(
                 f"the program draws random numbers from {name}; a compiled program would repeat those of its "
                 "recording. Draw with ops (ops.rand_uniform, ops.rand_normal, ops.bernoulli_mask), which are random in "
@@ -389,16 +389,16 @@ class ProgramCache(Generic[V]):
             warn_user(ProgramWarning(message))
 
 
-def bodies_in(body: Body) -> Iterator[Body]:
+def walk_bodies(body: Body) -> Iterator[Body]:
     """Yield a body and the bodies of its loops."""
     yield body
     for inner in inner_bodies(body):
-        yield from bodies_in(inner.body)
+        yield from walk_bodies(inner.body)
 
 
 def kept_bytes(graph: Body, planned: int, constants: Iterable[Array] = ()) -> int:
     """Estimate the bytes that a program keeps: its graph, a plan of `planned` equations or calls, and all constants."""
-    bodies = list(bodies_in(graph))
+    bodies = list(walk_bodies(graph))
     arrays = [*(np.asarray(constant.value) for body in bodies for constant in body.constants), *constants]
     count = sum(len(body.equations) for body in bodies) + planned
     return _EQUATION * count + sum({id(array): array.nbytes for array in arrays}.values())

@@ -157,21 +157,21 @@ class _Hosting:
             for group in self._groups:
                 outs = [slot for e in group.equations for slot in e.outputs]
                 wholes = [parts[slot].whole for slot in outs if slot in parts]
-                found = self._alike_after(group)
+                found = self._compare_group(group)
                 if wholes:
-                    found = _both([found, *[self._of(whole) for whole in wholes]])
+                    found = _both([found, *[self._equal_ranks(whole) for whole in wholes]])
                 for slot in (*outs, *wholes):
-                    both = _both([self._of(slot), found])
-                    if both != self._of(slot):
+                    both = _both([self._equal_ranks(slot), found])
+                    if both != self._equal_ranks(slot):
                         self._alike[slot] = both
                         changed = True
 
-    def _of(self, root: int) -> Alike:
+    def _equal_ranks(self, root: int) -> Alike:
         return self._alike.get(root, self._same)
 
-    def _alike_after(self, group: FusionGroup) -> Alike:
+    def _compare_group(self, group: FusionGroup) -> Alike:
         e = _collective(group)
-        operands = [self._of(root) for root in roots_read(self._lowered, group.equations)]
+        operands = [self._equal_ranks(root) for root in roots_read(self._lowered, group.equations)]
         if e is None:
             return _both([self._same, *operands])
         axis = e.static["axis"]
@@ -211,7 +211,7 @@ class _Hosting:
         return made
 
     def _view(self, view: View, rank: int) -> View:
-        root, start = self._roots[view.root, self._of(view.root)[rank]]
+        root, start = self._roots[view.root, self._equal_ranks(view.root)[rank]]
         return view._replace(root=root, offset=start + view.offset)
 
     def _slot(self, slot: int, rank: int) -> int:
@@ -225,7 +225,7 @@ class _Hosting:
                 new.views[known] = views.whole(known, lowered.shape(slot))
             return known
         view = lowered.views[slot]
-        rank = self._of(view.root)[rank]
+        rank = self._equal_ranks(view.root)[rank]
         known = self._slots.get((slot, rank))
         if known is None:
             moved = self._view(view, rank)
@@ -243,7 +243,7 @@ class _Hosting:
         """Run the groups between two collectives, one rank after another."""
         for rank in range(self._count):
             for group in groups:
-                if self._of(group.equations[-1].outputs[0])[rank] == rank:
+                if self._equal_ranks(group.equations[-1].outputs[0])[rank] == rank:
                     self._made.append(self._instance(group, rank))
 
     def _instance(self, group: FusionGroup, rank: int) -> FusionGroup:
@@ -278,7 +278,7 @@ class _Hosting:
 
     def _meet(self, e: Equation) -> None:
         (out,) = e.outputs
-        alike = self._of(out)
+        alike = self._equal_ranks(out)
         if e.primitive is AXIS_INDEX:
             for rank, index in zip(firsts(alike), dict.fromkeys(self._mesh.along(e.static["axis"]))):
                 self._number(e, rank, index)
@@ -310,11 +310,13 @@ class _Hosting:
     def _begin(self, calls: Calls) -> None:
         (*_, last), lowered = calls, self._lowered
         if self._joins(calls):
-            operands, joint_call = self._joined(calls)
+            operands, joint_call = self._concatenate(calls)
         else:
             operands = tuple([self._slot(e.inputs[0], rank) for e in calls for rank in range(self._count)])
             types = [lowered.types[e.inputs[0]] for e in calls]
-            joint_call = joint([(e.primitive, e.static, t, firsts(self._of(*e.outputs))) for e, t in zip(calls, types)])
+            joint_call = joint(
+                [(e.primitive, e.static, t, firsts(self._equal_ranks(*e.outputs))) for e, t in zip(calls, types)]
+            )
         pending = self._new.fresh((), TensorType((), INT64))
         self._pending[last.outputs[0]] = pending, operands, joint_call
         static = {"ranks": get_handle(self._ranks), "calls": joint_call}
@@ -328,7 +330,7 @@ class _Hosting:
             outputs = self._cut(calls, copies)
         else:
             outputs = tuple(
-                [self._own(out, rank) for e in calls for out in e.outputs for rank in firsts(self._of(out))]
+                [self._own(out, rank) for e in calls for out in e.outputs for rank in firsts(self._equal_ranks(out))]
             )
         made = last._replace(
             primitive=MEET_END, static={"calls": joint_call}, inputs=(pending, *operands), outputs=outputs
@@ -343,7 +345,7 @@ class _Hosting:
         sizes = [self._lowered.views[e.outputs[0]].size for e in calls]
         return self._lowered.target.anywhere and calls[0].primitive is ALL_REDUCE and min(sizes) > 0
 
-    def _joined(self, calls: Calls) -> tuple[tuple[int, ...], Joint]:
+    def _concatenate(self, calls: Calls) -> tuple[tuple[int, ...], Joint]:
         """Return each rank's vector of addends, and the sum of these vectors as a call."""
         made: dict[tuple[int, ...], int] = {}
         vectors = []
@@ -353,7 +355,7 @@ class _Hosting:
                 made[parts] = self._vector(calls, parts)
             vectors.append(made[parts])
         (first, *_) = calls
-        gives = firsts(self._of(*first.outputs))
+        gives = firsts(self._equal_ranks(*first.outputs))
         return tuple(vectors), joint([(first.primitive, first.static, self._new.types[vectors[0]], gives)])
 
     def _vector(self, calls: Calls, slots: Sequence[int]) -> int:
@@ -393,7 +395,7 @@ class _Hosting:
         lowered = self._lowered
         sizes = [math.prod(lowered.shape(e.outputs[0])) for e in calls]
         outputs = []
-        for rank in firsts(self._of(*calls[0].outputs)):
+        for rank in firsts(self._equal_ranks(*calls[0].outputs)):
             vector = self._new.fresh((sum(sizes),), lowered.types[calls[0].outputs[0]])
             outputs.append(vector)
             for start, e in zip(accumulate(sizes, initial=0), calls):
@@ -417,7 +419,7 @@ class _Hosting:
         dim = e.static["dim"] % len(shape)
         start = self._mesh.along(e.static["axis"])[rank] * shape[dim]
         if x in self._rows:
-            start, view = 0, self._new.views[self._roots[x, self._of(x)[rank]][0]]
+            start, view = 0, self._new.views[self._roots[x, self._equal_ranks(x)[rank]][0]]
         elif x not in self._lowered.literals:
             view = self._view(self._lowered.views[x], rank)
         if x in self._lowered.literals:

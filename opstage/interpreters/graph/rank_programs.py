@@ -177,7 +177,7 @@ class RankExecutor:
         if self._lone:
             return self._start_lone(inputs, step, free)
         held = [ref.local_values for ref in inputs]
-        given = tuple(map(_given, held, [ref.axis for ref in inputs]))
+        given = tuple(map(_rank_input, held, [ref.axis for ref in inputs]))
         executor, places = self._plan(given)
         flat, written = list[Any](), set[int]()
         for number, (values, first) in enumerate(zip(held, given)):
@@ -260,6 +260,6 @@ def _called(lowered: Lowered) -> str:
     return f"a compiled program of {len(lowered.equations)} ops ({crc32(' '.join(parts).encode()):08x})"
 
 
-def _given(held: tuple[Any, ...], axis: str | None) -> RankInput:
+def _rank_input(held: tuple[Any, ...], axis: str | None) -> RankInput:
     first: dict[int, int] = {}
     return RankInput(tuple([first.setdefault(id(value), rank) for rank, value in enumerate(held)]), axis)

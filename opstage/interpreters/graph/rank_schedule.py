@@ -136,14 +136,14 @@ class _Overlap:
         if e.primitive is ALL_REDUCE:
             maker = self._maker.get(self._lowered.views[e.inputs[0]].root) if self._has_memory(e) else None
             of_gradient = maker is not None and bool(self._groups[maker].equations[-1].backward)
-            return (bool(e.backward) or of_gradient or not self._goes_on(i)) and self._crosses(e)
+            return (bool(e.backward) or of_gradient or not self._feeds_work(i)) and self._crosses(e)
         return e.primitive is REDUCE_SCATTER and self._crosses(e)
 
     def _is_reduced(self, group: FusionGroup) -> bool:
         e = group.equations[0]
         return e.primitive is ALL_REDUCE and self._crosses(e)
 
-    def _goes_on(self, i: int) -> bool:
+    def _feeds_work(self, i: int) -> bool:
         """Return whether a matrix product or a collective depends on its results."""
         found, waiting = {i}, [i]
         while waiting:
@@ -222,11 +222,11 @@ class _Overlap:
             ahead = [i] if i == gathers[0] else []
             if i in following:
                 ahead.append(following[i])
-            order += [Begin(self._calls_at(at)) for at in ahead]
-            order.append(End(self._calls_at(i)))
+            order += [Begin(self._call_at(at)) for at in ahead]
+            order.append(End(self._call_at(i)))
         return order
 
-    def _calls_at(self, place: int) -> Calls:
+    def _call_at(self, place: int) -> Calls:
         group = self._order[place]
         assert isinstance(group, FusionGroup)
         return (group.equations[0],)

@@ -296,7 +296,7 @@ class _Parser:
             shape = tuple([size for size in type_.shape if isinstance(size, int)])
             value = read_array(content, shape, as_dtype(held) if held else type_.dtype)
         else:
-            value = held_constant(content.removeprefix("sha256:"), self.constants)
+            value = find_constant(content.removeprefix("sha256:"), self.constants)
         return BodyConstant(_define(types, slot, type_), value, type_)
 
     def _equation(
@@ -416,7 +416,7 @@ def find_primitive(name: str, known: Mapping[str, Primitive]) -> Primitive:
     return known[name]
 
 
-def held_constant(name: str, constants: Mapping[str, Array]) -> Array:
+def find_constant(name: str, constants: Mapping[str, Array]) -> Array:
     """Return the constant of a digest, read-only. Raises UsageError if it is missing or has other content."""
     if name not in constants:
         raise UsageError(f"the constant {name[:12]}… is missing; pass constants=large_constants(graph)")

@@ -58,7 +58,7 @@ class Address(NamedTuple):
     offset: int
 
 
-def address_in(lowered: Lowered, view: View) -> Address:
+def view_address(lowered: Lowered, view: View) -> Address:
     """Return the address of a view's first element; a part is addressed in its whole's memory."""
     view = lowered.in_memory(view)
     return Address(view.root, view.offset * lowered.types[view.root].dtype.itemsize)

@@ -41,7 +41,7 @@ from ..formulas import ASSEMBLE, ROW_MAX, ROW_SUM, has_formula
 from ..fusion import fuse
 from ..lowering import Lowered, Target
 from ..views import Cuts, View, merged
-from .arguments import Address, ArgumentTable, LoopSource, LoweredLoop, Patch, Scratch, address_in
+from .arguments import Address, ArgumentTable, LoopSource, LoweredLoop, Patch, Scratch, view_address
 from .source import FEW, cluster_loop, total_loop
 
 # The target -----------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def cluster_steps(
     steps = [NativeStep(loop, parallel, number)]
     for scratch, slot in loop.totals:
         count = math.prod(lowered.views[slot].shape)
-        out = address_in(lowered, lowered.views[slot])
+        out = view_address(lowered, lowered.views[slot])
         total = total_loop(scratch, out, count, dtype_name(lowered.types[slot].dtype))
         steps.append(NativeStep(total, False, number))
     return steps

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from ....compiler.codegen.cpu.arguments import Address, ErrorFlag, LoopSource, LoweredLoop, Scratch, Word, address_in
+from ....compiler.codegen.cpu.arguments import Address, ErrorFlag, LoopSource, LoweredLoop, Scratch, Word, view_address
 from ....compiler.codegen.cpu.kernels import LOOPS
 from ....compiler.codegen.lowering import Lowered
 from ....compiler.native import KernelCall, access
@@ -68,7 +68,7 @@ class _Marks:
 
 
 def _at(lowered: Lowered, slot: int) -> Address:
-    return address_in(lowered, lowered.views[slot])
+    return view_address(lowered, lowered.views[slot])
 
 
 def _conv(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....compiler.codegen.arena import Item, arrange
 from ....compiler.codegen.clusters import FusionGroup, Level, read_by
-from ....compiler.codegen.cpu.arguments import Address, ErrorFlag, LoopSource, LoweredLoop, Scratch, Word, address_in
+from ....compiler.codegen.cpu.arguments import Address, ErrorFlag, LoopSource, LoweredLoop, Scratch, Word, view_address
 from ....compiler.codegen.cpu.kernels import AlikeClusters, Compilation, NativeStep, Overwritable, cluster_steps
 from ....compiler.codegen.formulas import ASSEMBLE, FORMULAS, PRODUCTS
 from ....compiler.codegen.fusion import fuse
@@ -402,9 +402,9 @@ def product_loop(lowered: Lowered, e: Equation) -> LoweredLoop | None:
     batch = outer * inner
     size = lowered.types[e.outputs[0]].dtype.itemsize
     at: tuple[Word, Word, Word] = (
-        address_in(lowered, a),
-        address_in(lowered, b),
-        address_in(lowered, lowered.views[e.outputs[0]]),
+        view_address(lowered, a),
+        view_address(lowered, b),
+        view_address(lowered, lowered.views[e.outputs[0]]),
     )
     transposed, leading = (left.transposed, right.transposed), (left.dimension, right.dimension)
     steps = a_outer * size, a_inner * size, b_outer * size, b_inner * size
