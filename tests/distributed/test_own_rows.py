@@ -151,7 +151,7 @@ def test_rows_of_others_are_never_made_up() -> None:
             lambda: batch[0].part(2 - first, 4 - first),
         ]
         for ask in asks:
-            with pytest.raises(UsageError, match="this process has 2, those of its ranks"):
+            with pytest.raises(UsageError, match="this process has 2 of the 4 rows in a batch, those of its ranks"):
                 ask()
         with pytest.raises((MeshError, OpstageError), match="each process has those of its ranks alone"):
             trainer.evaluate(lambda ops, params, x, y: {"rows": ops.sum(x)}, *batch)
