@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from opstage.cli.check import processes
 from opstage.cli.main import main
-from tests.processes import CAN_FORK, Forked
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(autouse=True)
-def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of `opstage check` without the imports that each makes, where a command runs in this process."""
-    if CAN_FORK:
-        monkeypatch.setattr(processes, "_start", partial(start_forked, processes._start))
 
 
 @pytest.fixture
@@ -67,15 +54,6 @@ def assert_alone(opstage: Command, files: Iterable[Path]) -> None:
     assert code == 0 and "accuracy" in out, err
     code, _, err = opstage("predict", "run", "--data", "rows.csv", "--out", "p.csv")
     assert code == 0 and len(Path("p.csv").read_text().splitlines()) == 121, err
-
-
-def start_forked(start: Callable[..., Any], entry: str, folder: str, output: int, errors: int) -> Any:
-    """What `start` does, by the server of processes where that can."""
-    words = ("-P", "-c", processes._PROCESS.format(main=entry), folder, processes._ROOT)
-    if entry == "serve":
-        with suppress(ValueError):  # an environment that needs a new process
-            return Forked(*words, env=os.environ)
-    return start(entry, folder, output, errors)
 
 
 @pytest.fixture

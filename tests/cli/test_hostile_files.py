@@ -231,9 +231,9 @@ def test_what_ends_a_process_or_never_does(folder: Path, forks: bool, monkeypatc
         assert line(outcome) == place
 
 
-@pytest.mark.skipif(not processes.CAN_FORK, reason="needs workers")
-def test_files_of_one_worker_know_nothing_of_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One core, so one worker: state of modules and of the system, and what dies, stays with a file."""
+@pytest.mark.skipif(not processes.CAN_FORK, reason="needs fork")
+def test_files_of_one_server_know_nothing_of_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One server: state of modules and of the system, and what dies, stays with a file."""
     monkeypatch.setattr(processes, "usable_cores", lambda: 1)
     spoils = (
         "import builtins, os, signal, sys, threading, time\n"

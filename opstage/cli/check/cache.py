@@ -167,36 +167,7 @@ def _name(request: Request) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest() + ".json"
 
 
-# Output of the checked file -------------------------------------------------------------------------------------------
-
-MOST = 64_000
-"""The number of bytes kept."""
-
-CHUNK = 1 << 16
-"""The number of bytes read at once."""
-
-
-@final
-class Printed:
-    """The output of one file so far; `text` is its start."""
-
-    def __init__(self) -> None:
-        self._kept = bytearray()
-
-    def take(self, chunk: bytes) -> None:
-        """Keep as much as fits."""
-        self._kept += chunk[: MOST - len(self._kept)]
-
-    @property
-    def is_full(self) -> bool:
-        """Whether more would be dropped."""
-        return len(self._kept) >= MOST
-
-    @property
-    def text(self) -> str:
-        """The start of the output, as text."""
-        return self._kept.decode(errors="replace")
-
+# What a check reads ---------------------------------------------------------------------------------------------------
 
 _OF_OS = "system exec fork posix_spawn spawn startfile remove rename mkdir rmdir link symlink truncate utime"
 _OF_MODULES = "socket subprocess shutil tempfile sqlite3 urllib ftplib http smtplib pty winreg"

@@ -1,37 +1,34 @@
 """A separate process for each user file, which isolates the effects of the file and limits its time.
 
-Workers have imported Opstage and fork a child for each file. Systems without fork start a child for each."""
+A server that has imported Opstage forks the processes, see `multiprocessing`. Systems without fork start each of them.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
-import gc
 import json
+import multiprocessing
 import os
-import queue
 import re
-import select
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any, NoReturn, final
+from typing import Any, NoReturn
 
 from ...interpreters.shape_check.formats.document import CheckOutcome, Unusable, from_document, to_document
 from ...ops.errors import SourceLine
 from ...source_files import is_own_file
 from ...threads import usable_cores
-from .cache import CHUNK, Cache, Printed
+from .cache import Cache
 from .request import GRACE, Request
 
 # The child, which checks a file: it receives a request and writes the outcomes to files in a folder -------------------
@@ -39,14 +36,52 @@ from .request import GRACE, Request
 RESULT = "outcomes.json"
 TRACE = "trace.txt"
 READ = "read.json"
+PRINTED = "printed.txt"
+
+MOST = 64_000
+"""How many bytes of the output of a file are shown."""
 
 
-def check_alone() -> None:
-    """Check one file, in a process started for it."""
-    folder = Path(sys.argv[1])
-    text = sys.stdin.readline()
+def check_alone(folder: Path, request: Request, environ: Mapping[str, str]) -> None:
+    """Check one file, in a process started for it, with the environment of the command; what it prints goes to a
+    file."""
+    multiprocessing.set_start_method(None, force=True)  # a user's file may choose one
+    os.environ.clear()
+    os.environ.update(environ)
+    if CAN_FORK and (child := os.fork()):  # a file that ends its parent must not end the server
+        os._exit(_wait_for(child))
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()
     _follow_parent()
-    run(folder, Request.read(text))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    output = os.open(folder / PRINTED, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, stream in enumerate((sys.stdout, sys.stderr), start=1):
+        os.dup2(output, number)
+        stream.reconfigure(write_through=True)  # type: ignore[union-attr]  # so that nothing is lost with the process
+    try:
+        run(folder, request)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _wait_for(child: int) -> int:
+    """Wait for the process of a file, or end it on SIGTERM; end what it leaves behind, and as it has ended."""
+
+    def end_group(*_: object) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child, signal.SIGKILL)
+
+    with suppress(OSError):
+        os.setpgid(child, child)  # in both processes, since either may run first
+    signal.signal(signal.SIGTERM, end_group)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    end_group()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    return code
 
 
 def run(folder: Path, request: Request) -> NoReturn:
@@ -73,15 +108,12 @@ def run(folder: Path, request: Request) -> NoReturn:
 
 
 def _follow_parent() -> None:
-    """End when the parent ends, and give the user's file an empty standard input."""
-    lifeline = os.dup(0)
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, 0)
-    os.close(empty)
+    """End when the command ends, with everything that the file has started."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
 
     def follow() -> None:
-        while os.read(lifeline, 64):
-            pass
+        parent.join()
         if hasattr(os, "killpg"):
             os.killpg(os.getpgrp(), signal.SIGKILL)
         os._exit(1)
@@ -102,133 +134,13 @@ def _limit_memory(limit: int | None) -> None:
         return
 
 
-# The worker, which forks the children: it reads tasks, {"folder": …, "request": …}, from standard input, a line each --
+# The command, which starts the processes ------------------------------------------------------------------------------
 
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "killpg") and sys.platform != "darwin"
-"""Whether workers are supported; macOS's system libraries do not survive a fork."""
+"""Whether a server forks the processes; macOS's system libraries do not survive a fork."""
 
-
-def serve() -> None:
-    tasks, reports = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
-    wake, woken = os.pipe()
-    os.set_blocking(wake, False)
-    os.set_blocking(woken, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    _warm()
-    with open(tasks, "rb", buffering=0) as lines:
-        while line := _line(lines.fileno()):
-            task = json.loads(line)
-            report = _serve(Path(task["folder"]), Request.read(task["request"]), lines.fileno(), reports, wake)
-            os.write(reports, json.dumps(report).encode() + b"\n")
-    os._exit(0)
-
-
-def _warm() -> None:
-    """Import and run once what every check needs, so that children inherit it."""
-    from ...interpreters.shape_check.formats.document import CheckOutcome, to_document
-    from ...ops import derived as derived
-    from ...ops.spec import Shapes, read_inputs
-    from ...runs import settings as settings  # what a model file needs
-    from ...training.program_check import check_program
-    from . import checks as checks
-
-    with contextlib.suppress(Exception):  # only an optimisation
-        shapes = Shapes(read_inputs(["x: B 2"]), read_inputs(["w: 2 2"]))
-        checked = check_program(lambda ops, params, x: ops.sum(ops.linear(params["w"], None, x)), shapes)
-        to_document(CheckOutcome.of(checked.report, "", checked.what))
-    gc.collect()
-    gc.freeze()  # so that children do not traverse shared objects, which would copy their pages
-
-
-def _line(source: int) -> bytes:
-    """Read the next line; empty at the end."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        chunk = os.read(source, 1 << 16)
-        if not chunk:
-            return b""
-        line += chunk
-    return bytes(line)
-
-
-def _serve(folder: Path, request: Request, tasks: int, reports: int, wake: int) -> dict[str, Any]:
-    """Check one file in a child; return how it ended and what it printed."""
-    reads, writes = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: NumPy's mind no fork, and there are no others
-        pid = os.fork()
-    if pid == 0:
-        _be_child(folder, request, writes, (reads, tasks, reports, wake))
-    with contextlib.suppress(OSError):
-        os.setpgid(pid, pid)  # in both processes, since either may run first
-    os.close(writes)
-    os.write(reports, b"%d\n" % pid)
-    printed, late, code = Printed(), False, None
-    deadline = time.monotonic() + request.time_limit + GRACE
-    sources = [reads, tasks, wake]
-    while code is None:
-        ready = select.select(sources, [], [], max(0.0, deadline - time.monotonic()))[0]
-        if tasks in ready:  # no task arrives during another: the parent has closed the pipe
-            _end_group(pid)
-            os.waitpid(pid, 0)
-            os._exit(1)
-        if wake in ready:
-            os.read(wake, 4096)
-        if reads in ready:
-            chunk = os.read(reads, CHUNK)
-            if not chunk:
-                sources.remove(reads)
-            printed.take(chunk)
-        late = time.monotonic() >= deadline
-        if late:
-            _end_group(pid)
-        ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
-        code = os.waitstatus_to_exitcode(status) if ended else None
-    _end_group(pid)  # and everything that it started
-    os.set_blocking(reads, False)
-    with contextlib.suppress(BlockingIOError):
-        while not printed.is_full and (chunk := os.read(reads, CHUNK)):
-            printed.take(chunk)
-    os.close(reads)
-    return {"code": code, "late": late, "printed": printed.text}
-
-
-def _be_child(folder: Path, request: Request, output: int, inherited: tuple[int, ...]) -> NoReturn:
-    try:
-        os.setpgid(0, 0)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        for number in (output, *inherited):
-            os.close(number)
-        run(folder, request)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
-
-
-def _end_group(pid: int) -> None:
-    """End a child and everything that it started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-# The command, which starts workers or children ------------------------------------------------------------------------
-
-_MOST = 16  # workers, each of which imports Opstage
-_FAREWELL = 2.0  # seconds for a worker to end its child
-_ROOT = str(Path(__file__).resolve().parents[3])
-_PROCESS = """import sys
-sys.path.insert(0, sys.argv[2])  # the Opstage that is running here
-from opstage.cli.check.processes import {main}
-del sys.path[0]
-{main}()"""
+_MOST = 16  # processes at a time
+_FAREWELL = 2.0  # seconds in which a process ends by itself
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 
 
@@ -243,24 +155,10 @@ def check_each(requests: Sequence[Request], cache: Cache) -> list[list[CheckOutc
 def _check_each(requests: Sequence[Request], cache: Cache) -> list[list[CheckOutcome]]:
     if not requests:
         return []
-    count = max(1, min(len(requests), usable_cores(), _MOST))
-    workers: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    made = [Worker() for _ in range(count)] if CAN_FORK else []
-    running: set[subprocess.Popen[bytes]] = set()
-    for worker in made:
-        workers.put(worker)
-
-    def check(request: Request) -> list[CheckOutcome]:
-        if not CAN_FORK:
-            return _check(request, running, cache)
-        worker = workers.get()
-        try:
-            return worker.check(request, cache)
-        finally:
-            workers.put(worker)
-
-    with ThreadPoolExecutor(count) as pool:
-        futures = [pool.submit(check, request) for request in requests]
+    multiprocessing.set_forkserver_preload([f"{__package__}.preload"])
+    running: set[BaseProcess] = set()
+    with ThreadPoolExecutor(max(1, min(len(requests), usable_cores(), _MOST))) as pool:
+        futures = [pool.submit(_check, request, running, cache) for request in requests]
         try:
             return [future.result() for future in futures]
         except BaseException:
@@ -268,111 +166,40 @@ def _check_each(requests: Sequence[Request], cache: Cache) -> list[list[CheckOut
             for process in list(running):
                 _end(process)
             raise
-        finally:
-            for worker in made:
-                worker.end()
 
 
-@final
-class Worker:
-    """A process that forks a child for each file, see `worker.py`. It is started on first use, and again after a
-    crash."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._child: int | None = None
-        self._ended = False
-
-    def check(self, request: Request, cache: Cache) -> list[CheckOutcome]:
-        """Return the outcomes for one file."""
-        with tempfile.TemporaryDirectory(prefix="opstage-check-") as name:
-            folder = Path(name)
-            report = self._ask(json.dumps({"folder": name, "request": request.text()}), request)
-            self._child = None
-            outcomes = _result(folder / RESULT)
-            if outcomes is None:
-                outcomes = [_failure(request, report["code"], report["late"], _trace(folder / TRACE))]
-            return _kept(request, outcomes, report["printed"], folder, cache)
-
-    def end(self) -> None:
-        """End the worker: when its standard input closes, it ends its child and itself."""
-        self._ended = True
-        process, self._process = self._process, None
-        if process is None:
-            return
-        assert process.stdin is not None and process.stdout is not None
-        with suppress(OSError):
-            process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_FAREWELL)
-        if self._child is not None:  # the child outlives a worker that was killed
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._child, signal.SIGKILL)
-        _end(process)
-
-    def _ask(self, task: str, request: Request) -> dict[str, Any]:
-        """Return the worker's report on the child, or a report on the worker if that ends first."""
-        if self._process is None and not self._ended:
-            self._process = _start("serve", "", subprocess.PIPE, subprocess.DEVNULL)
-        process = self._process
-        if process is None:
-            return {"code": -int(signal.SIGKILL), "late": False, "printed": ""}
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(task.encode() + b"\n")
-            process.stdin.flush()
-            self._child = int(process.stdout.readline())
-            report: dict[str, Any] = json.loads(process.stdout.readline())
-            return report
-        except (OSError, ValueError):
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)
-            if not self._ended:
-                self.end()
-                self._ended = False
-            code = process.returncode if process.returncode is not None else -int(signal.SIGKILL)
-            return {"code": code, "late": False, "printed": ""}
-
-
-def _start(main: str, folder: str, output: int, errors: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", _PROCESS.format(main=main), folder, _ROOT],
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=errors,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        start_new_session=True,
-    )
-
-
-def _check(request: Request, running: set[subprocess.Popen[bytes]], cache: Cache) -> list[CheckOutcome]:
-    """Return the outcomes for one file from a process started for it, on systems without workers."""
+def _check(request: Request, running: set[BaseProcess], cache: Cache) -> list[CheckOutcome]:
+    """Return the outcomes for one file from a process started for it."""
     with tempfile.TemporaryDirectory(prefix="opstage-check-") as name:
         folder = Path(name)
-        process = _start("check_alone", name, subprocess.PIPE, subprocess.STDOUT)
-        running.add(process)
-        printed = Printed()
-        assert process.stdin is not None and process.stdout is not None
-        reader = threading.Thread(target=_read, args=(process.stdout, printed), daemon=True)
-        reader.start()
-        late = False
-        try:
-            process.stdin.write(request.text().encode() + b"\n")
-            process.stdin.flush()
-            process.wait(request.time_limit + GRACE)
-        except BrokenPipeError:
-            process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            late = True
-        finally:
-            _end(process)
-            running.discard(process)
-        reader.join(1.0)
-        process.stdin.close()
+        code = _run(request, folder, running)
         outcomes = _result(folder / RESULT)
         if outcomes is None:
-            outcomes = [_failure(request, process.returncode, late, _trace(folder / TRACE))]
-        return _kept(request, outcomes, printed.text, folder, cache)
+            outcomes = [_failure(request, code, _text(folder / TRACE))]
+        return _kept(request, outcomes, _text(folder / PRINTED)[:MOST], folder, cache)
+
+
+def _run(request: Request, folder: Path, running: set[BaseProcess]) -> int | None:
+    """Run a check to its end, or to its time limit; return the exit code of its process, None if it was ended."""
+    context: Any = multiprocessing.get_context("forkserver" if CAN_FORK else "spawn")
+    process: BaseProcess = context.Process(target=check_alone, args=(folder, request, {**os.environ}))
+    process.start()
+    running.add(process)
+    deadline = time.monotonic() + request.time_limit + GRACE
+    while process.exitcode is None and time.monotonic() < deadline:
+        process.join(0.1)
+        _bound_output(folder / PRINTED)
+    code = process.exitcode
+    _end(process)
+    running.discard(process)
+    return code
+
+
+def _bound_output(path: Path) -> None:
+    """Keep the start of an output that would fill the disk."""
+    with suppress(OSError):
+        if path.stat().st_size > 100 * MOST:
+            os.truncate(path, MOST)
 
 
 def _kept(
@@ -389,22 +216,15 @@ def _kept(
     return outcomes
 
 
-def _read(stream: IO[bytes], printed: Printed) -> None:
-    """Read all output of the child, in a thread, since not every system can wait for a pipe and a process at once."""
-    while chunk := stream.read1(CHUNK):  # type: ignore[attr-defined]
-        printed.take(chunk)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: BaseProcess) -> None:
     """End the process and everything that it started."""
-    try:
-        if hasattr(os, "killpg"):
+    process.terminate()
+    process.join(_FAREWELL)
+    with suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg") and process.pid is not None:
             os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    except (ProcessLookupError, PermissionError):
-        pass
-    process.wait()
+    process.kill()
+    process.join()
 
 
 def _result(path: Path) -> list[CheckOutcome] | None:
@@ -414,10 +234,10 @@ def _result(path: Path) -> list[CheckOutcome] | None:
         return None
 
 
-def _failure(request: Request, code: int, late: bool, trace: str) -> CheckOutcome:
-    """Explain why there is no result."""
+def _failure(request: Request, code: int | None, trace: str) -> CheckOutcome:
+    """Explain why a process has no result; `code` is None where it had to be ended."""
     where = _place(trace, request)
-    if late or trace.startswith("Timeout"):
+    if code is None or trace.startswith("Timeout"):
         reason = f"was not done after {request.time_limit:g} s (--time-limit gives it longer)"
     elif code < 0:
         reason = f"its process was killed by {_signal(-code)}"
@@ -435,7 +255,7 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-def _trace(path: Path) -> str:
+def _text(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except OSError:
