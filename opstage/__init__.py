@@ -5,196 +5,117 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+if TYPE_CHECKING:  # the public names: type checkers read these imports, and so does `lazily`
+    from collections.abc import Callable
     from typing import Any
 
-    from . import data, debug, init, models, optim
-    from .api import (
-        check,
-        empty_cache,
-        hessian,
-        hvp,
-        jacobian,
-        jvp,
-        per_sample_gradients,
-        remat,
-        run,
-        value_and_grad,
-        vjp,
-        vmap,
-    )
-    from .compilation import CompiledOut, CompiledScalar, compile, record
-    from .init import Declaration
-    from .interpreters.registry import register_interpreter
-    from .models import Model, Recipe
-    from .ops import derived, transform
-    from .ops.errors import (
-        DeviceError,
-        DtypeError,
-        MeshError,
-        OpstageError,
-        OutOfMemoryError,
-        ProgramError,
-        ProgramWarning,
-        RangeError,
-        RankError,
-        ShapeError,
-        UnsupportedError,
-        UsageError,
-        ValidationError,
-    )
-    from .ops.host_arrays import register_wire_format
-    from .ops.protocol import Aux, Ops, Ref
-    from .ops.spec import Spec, shapes
-    from .ops.transform import Box
-    from .options import Options
-    from .runs.fit import fit
-    from .runs.plan import plan
-    from .runs.trained_model import load
-    from .training import callbacks
-    from .training.accumulate import Accumulate
-    from .training.finite import NotFiniteError
-    from .training.lr_range import lr_range_test
-    from .training.module import ScalarModule, ScalarModuleDef
-    from .training.param import Param
-    from .training.session import Session
-    from .training.trainer import ScalarTrainer, scalar_trainer
-    from .training.validate import check_step
-    from .transforms.custom_ops import custom_op, custom_vjp
-    from .verification import bounds
-
-__all__ = [
-    "Accumulate",
-    "Aux",
-    "Box",
-    "CompiledOut",
-    "CompiledScalar",
-    "Declaration",
-    "DeviceError",
-    "DtypeError",
-    "MeshError",
-    "Model",
-    "NotFiniteError",
-    "Ops",
-    "OpstageError",
-    "Options",
-    "OutOfMemoryError",
-    "Param",
-    "ProgramError",
-    "ProgramWarning",
-    "RangeError",
-    "RankError",
-    "Recipe",
-    "Ref",
-    "ScalarModule",
-    "ScalarModuleDef",
-    "ScalarTrainer",
-    "Session",
-    "ShapeError",
-    "Spec",
-    "UnsupportedError",
-    "UsageError",
-    "ValidationError",
-    "bounds",
-    "callbacks",
-    "check",
-    "check_step",
-    "compile",
-    "custom_op",
-    "custom_vjp",
-    "data",
-    "debug",
-    "derived",
-    "empty_cache",
-    "fit",
-    "hessian",
-    "hvp",
-    "init",
-    "jacobian",
-    "jvp",
-    "load",
-    "lr_range_test",
-    "models",
-    "optim",
-    "per_sample_gradients",
-    "plan",
-    "record",
-    "register_interpreter",
-    "register_wire_format",
-    "remat",
-    "run",
-    "scalar_trainer",
-    "shapes",
-    "transform",
-    "value_and_grad",
-    "vjp",
-    "vmap",
-]
-
-# A name is imported when it is first used: so `opstage` heeds Ctrl-C before NumPy is there, and --help needs no model.
-_HOMES = {
-    ".api": "check empty_cache hessian hvp jacobian jvp per_sample_gradients remat run trim value_and_grad vjp vmap",
-    ".verification": "bounds",
-    ".compilation": "CompiledOut CompiledScalar compile record",
-    ".runs.fit": "fit",
-    ".runs.plan": "plan",
-    ".runs.trained_model": "load",
-    ".init": "Declaration",
-    ".transforms.custom_ops": "custom_op custom_vjp",
-    ".interpreters.registry": "register_interpreter",
-    ".ops.host_arrays": "register_wire_format",
-    ".models": "Model Recipe",
-    ".ops.transform": "Box",
-    ".ops.errors": "DeviceError DtypeError MeshError OpstageError OutOfMemoryError ProgramError ProgramWarning "
-    "RangeError RankError ShapeError UnsupportedError UsageError ValidationError",
-    ".ops.protocol": "Aux Ops Ref",
-    ".ops.spec": "Spec shapes",
-    ".options": "Options",
-    ".training.accumulate": "Accumulate",
-    ".training.lr_range": "lr_range_test",
-    ".training.finite": "NotFiniteError",
-    ".training.module": "ScalarModule ScalarModuleDef",
-    ".training.param": "Param",
-    ".training.session": "Session",
-    ".training.trainer": "ScalarTrainer scalar_trainer",
-    ".training.validate": "check_step",
-}
+    from . import callbacks as callbacks
+    from . import data as data
+    from . import debug as debug
+    from . import derived as derived
+    from . import init as init
+    from . import models as models
+    from . import optim as optim
+    from . import transform as transform
+    from .api import check as check
+    from .api import empty_cache as empty_cache
+    from .api import hessian as hessian
+    from .api import hvp as hvp
+    from .api import jacobian as jacobian
+    from .api import jvp as jvp
+    from .api import per_sample_gradients as per_sample_gradients
+    from .api import remat as remat
+    from .api import run as run
+    from .api import value_and_grad as value_and_grad
+    from .api import vjp as vjp
+    from .api import vmap as vmap
+    from .compilation import CompiledOut as CompiledOut
+    from .compilation import CompiledScalar as CompiledScalar
+    from .compilation import compile as compile
+    from .compilation import record as record
+    from .init import Declaration as Declaration
+    from .interpreters.registry import register_interpreter as register_interpreter
+    from .models import Model as Model
+    from .models import Recipe as Recipe
+    from .ops.errors import DeviceError as DeviceError
+    from .ops.errors import DtypeError as DtypeError
+    from .ops.errors import MeshError as MeshError
+    from .ops.errors import OpstageError as OpstageError
+    from .ops.errors import OutOfMemoryError as OutOfMemoryError
+    from .ops.errors import ProgramError as ProgramError
+    from .ops.errors import ProgramWarning as ProgramWarning
+    from .ops.errors import RangeError as RangeError
+    from .ops.errors import RankError as RankError
+    from .ops.errors import ShapeError as ShapeError
+    from .ops.errors import UnsupportedError as UnsupportedError
+    from .ops.errors import UsageError as UsageError
+    from .ops.errors import ValidationError as ValidationError
+    from .ops.host_arrays import register_wire_format as register_wire_format
+    from .ops.protocol import Aux as Aux
+    from .ops.protocol import Ops as Ops
+    from .ops.protocol import Ref as Ref
+    from .ops.spec import Spec as Spec
+    from .ops.spec import shapes as shapes
+    from .ops.transform import Box as Box
+    from .options import Options as Options
+    from .runs.fit import fit as fit
+    from .runs.plan import plan as plan
+    from .runs.trained_model import load as load
+    from .training.accumulate import Accumulate as Accumulate
+    from .training.finite import NotFiniteError as NotFiniteError
+    from .training.lr_range import lr_range_test as lr_range_test
+    from .training.module import ScalarModule as ScalarModule
+    from .training.module import ScalarModuleDef as ScalarModuleDef
+    from .training.param import Param as Param
+    from .training.session import Session as Session
+    from .training.trainer import ScalarTrainer as ScalarTrainer
+    from .training.trainer import scalar_trainer as scalar_trainer
+    from .training.validate import check_step as check_step
+    from .transforms.custom_ops import custom_op as custom_op
+    from .transforms.custom_ops import custom_vjp as custom_vjp
+    from .verification import bounds as bounds
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package that imports each name from its module when it is first used.
+def lazily(package: str, file: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package, which imports a public name when it is first used.
 
-    homes   the names of each module, separated by spaces: {".run": "RunOutcome train"}
-
-    So one module of a package can be imported without the others.
+    The public names are those that `file` imports for type checkers, each as `from .run import train as train`. So
+    `opstage` heeds Ctrl-C before NumPy is imported, --help needs no model, and modules can be imported one by one.
     """
-    home_of = {name: module for module, names in homes.items() for name in names.split()}
+    import re
+    from pathlib import Path
 
-    def named(name: str) -> Any:
+    text = Path(file).read_text(encoding="utf-8")
+    homes = {name: home for home, name in re.findall(r"^    from (\.\S*) import (\w+) as \2$", text, re.MULTILINE)}
+
+    def find(name: str) -> Any:
         import sys
         from importlib import import_module
 
         import_module(".threads", __name__)  # first: from then on a fork waits for imports in other threads
-        if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(home_of[name], package), name)
+        if name == "__all__":
+            return sorted(homes)
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+        home = homes[name]
+        found = import_module(f".{name}", package) if home == "." else getattr(import_module(home, package), name)
         vars(sys.modules[package])[name] = found
         return found
 
-    return named
+    return find
 
 
 if not TYPE_CHECKING:
-    _named = lazily(__name__, _HOMES)
+    _find = lazily(__name__, __file__)
 
     def __getattr__(name):
-        """A name of `__all__`, or a module of the package, as it is first used."""
+        """Return a public name, or a module of the package, as it is first used."""
         from importlib import import_module
 
-        if any(name in names.split() for names in _HOMES.values()):
-            return _named(name)
-        import_module(".threads", __name__)
+        if name == "trim":  # the earlier name of empty_cache, for one release
+            return import_module(".api", __name__).trim
+        if name == "__all__" or name in (names := _find("__all__")):
+            return _find(name)
         module = f".{name}"
         try:
             return import_module(module, __name__)
@@ -203,8 +124,9 @@ if not TYPE_CHECKING:
                 raise
             from .ops.hints import of_a_module
 
-            hint = of_a_module(__name__, name, __all__)
+            hint = of_a_module(__name__, name, names)
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name) from None
 
     def __dir__():
-        return [*__all__, "__version__", "facts", "interpreters", "onnx", "ops", "testing", "torch", "training"]
+        modules = ("facts", "interpreters", "onnx", "ops", "testing", "torch", "training")
+        return [*_find("__all__"), "__version__", *modules]

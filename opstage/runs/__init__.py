@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .. import lazily
 
 if TYPE_CHECKING:
-    from .run import RunOutcome, train
-    from .settings import Configuration, DataSettings, OptimizerSettings, RunSettings, Settings, configure
+    from .run import RunOutcome as RunOutcome
+    from .run import train as train
+    from .settings import Configuration as Configuration
+    from .settings import DataSettings as DataSettings
+    from .settings import OptimizerSettings as OptimizerSettings
+    from .settings import RunSettings as RunSettings
+    from .settings import Settings as Settings
+    from .settings import configure as configure
 
-
-__all__ = [
-    "Configuration",
-    "DataSettings",
-    "OptimizerSettings",
-    "RunOutcome",
-    "RunSettings",
-    "Settings",
-    "configure",
-    "train",
-]
-__dir__ = __all__.copy
-
-__getattr__ = lazily(
-    __name__,
-    {
-        ".run": "RunOutcome train",
-        ".settings": "Configuration DataSettings OptimizerSettings RunSettings Settings configure",
-    },
-)
+__getattr__ = lazily(__name__, __file__)
+__dir__ = partial(__getattr__, "__all__")
