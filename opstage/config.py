@@ -13,6 +13,7 @@ import os
 import re
 import tomllib
 import types
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -80,6 +81,10 @@ def merge(schema: Mapping[str, type], layers: Sequence[Layer], *, weak: Collecti
     for layer in layers:
         for path, value in layer.values.items():
             origin = layer.origins[path]
+            section, _, key = path.partition(".")
+            if (new := getattr(schema.get(section), "EARLIER_NAMES", {}).get(key)) is not None:
+                warnings.warn(f"{origin}: {path} is now {section}.{new}", DeprecationWarning, stacklevel=2)
+                path = f"{section}.{new}"
             if path not in fields:
                 raise UsageError(f"{origin}: {_unknown(path, schema, fields)}")
             annotation = fields[path][0]
@@ -227,6 +232,8 @@ def convert(value: Any, annotation: Any, *, text: bool = False) -> Any:
                 return tuple(convert(item, members[0], text=text) for item in items)
             if len(items) == len(members):
                 return tuple(convert(item, member, text=text) for item, member in zip(items, members))
+    elif origin is Mapping and isinstance(value, dict):
+        return {key: convert(item, members[1]) for key, item in value.items()}
     elif text and annotation is bool:
         value = _BOOLEANS.get(value.strip().lower(), value)
     elif text and annotation in (int, float):
@@ -265,6 +272,8 @@ def describe(annotation: Any) -> str:
         return f"one of {', '.join(map(repr, members))}"
     if origin is tuple and members[1:] == (Ellipsis,):
         return f"a list, each {describe(members[0])}"
+    if origin is Mapping:
+        return f"a table, each {describe(members[1])}"
     if origin is tuple:
         return f"a list of {len(members)}: {', '.join(map(describe, members))}"
     return f"a {getattr(annotation, '__name__', annotation)}"
@@ -308,12 +317,12 @@ def toml_document(
         raise UsageError(f"{path}: not a TOML file: {error}") from error
 
 
-def read_toml(path: str | os.PathLike[str], whole: Collection[str] = ()) -> Layer:
+def read_toml(path: str | os.PathLike[str], whole: Collection[str] = (), *, largest: int = 64 * 1024) -> Layer:
     """Return the values of a TOML file by dotted path, with origins `path:line`. `whole` are tables that are one value.
 
     Raises as `toml_document` does.
     """
-    document, text = toml_document(path)
+    document, text = toml_document(path, largest=largest)
     lines = _lines(text)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal, TypeAlias, get_args
+from functools import lru_cache, wraps
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from .config import toml_document
+from .config import Layer, toml_document
 from .ops.errors import UsageError, brief, nearest
 from .ops.hints import Renamed
 from .ops.mesh import parse_mesh
@@ -45,6 +47,8 @@ class Options(Renamed):
     Raises:
         UsageError: an option of no such value.
     """
+
+    EARLIER_NAMES: ClassVar[Mapping[str, str]] = {"bucket": "bucket_size"}
 
     backend: str = "eager"
     """`eager`, `compiled`, `shape_check`, or any interpreter of the entry-point group `opstage.interpreters`."""
@@ -79,7 +83,7 @@ class Options(Renamed):
     zero: int = 0
     """On a mesh: 2 shards the optimizer state over the axis `data` (ZeRO), with the same bits as 0, which keeps all of
     it on every rank; 3 also shards the parameters, which are gathered where they are used."""
-    bucket: str = "1MiB"
+    bucket_size: str = "1MiB"
     """With several processes: gradients are summed in buckets of about this size, each started as soon as it is full,
     while the backward pass continues; "0" sums each gradient by itself and waits for it. The size never changes the
     bits."""
@@ -101,6 +105,12 @@ class Options(Renamed):
             if reason is not None:
                 raise UsageError(f"option {name}: {reason}")
         object.__setattr__(self, "seed", int(self.seed))
+
+    @property
+    def bucket(self) -> str:
+        """The earlier name of `bucket_size`, for one release."""
+        _current_name("bucket")
+        return self.bucket_size
 
     @property
     def use_gpu(self) -> bool:
@@ -136,6 +146,7 @@ class Options(Renamed):
         Raises `UsageError`, beginning with `source` and the key, on an unknown key or a value that its field does not
         allow.
         """
+        values = current_names(values)
         for name, value in values.items():
             if name not in _CHECKS:
                 raise UsageError(f"{source}: {_unknown(name)}")
@@ -172,23 +183,39 @@ class Options(Renamed):
         Booleans are written true, false, 1 or 0. Raises `UsageError`, naming the variable, on a value that its field
         does not allow and on a variable that begins with `OPSTAGE_` and is not an option.
         """
-        values: dict[str, Any] = {}
-        for variable, text in (os.environ if environ is None else environ).items():
-            if not variable.startswith(_PREFIX) or variable in (KERNEL_CACHE, TRACEBACK):
-                continue
-            name = variable.removeprefix(_PREFIX).lower()
-            if variable != _PREFIX + name.upper() or name not in _CHECKS:
-                variables = [_PREFIX + field.upper() for field in _CHECKS]
-                raise UsageError(
-                    f"environment variable {variable}: no such option{nearest(variable.upper(), variables)}; "
-                    f"the variables are {', '.join(variables)}"
-                )
-            try:
-                values[name] = read_option(name, text)
-            except UsageError as error:
-                raise UsageError(f"environment variable {variable}: {error}") from None
+        values = {path.partition(".")[2]: value for path, value in environment(environ).values.items()}
         return dataclasses.replace(base if base is not None else cls(), **values)
 
+
+# Earlier names, which are accepted for one release --------------------------------------------------------------------
+
+
+def _current_name(name: str, stacklevel: int = 3) -> str:
+    new = Options.EARLIER_NAMES.get(name)
+    if new is None:
+        return name
+    warnings.warn(f"option {name} is now {new}; the next release drops {name}", DeprecationWarning, stacklevel)
+    return new
+
+
+def current_names(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return options by their current names; an earlier name is a DeprecationWarning."""
+    if Options.EARLIER_NAMES.keys().isdisjoint(values):
+        return values
+    return {_current_name(name, 4): value for name, value in values.items()}
+
+
+_init = Options.__init__
+
+
+@wraps(_init)
+def _init_of_current_names(self: Options, **values: Any) -> None:
+    _init(self, **current_names(values))
+
+
+Options.__init__ = _init_of_current_names  # type: ignore[method-assign]
+
+# Values and their checks ----------------------------------------------------------------------------------------------
 
 _Check: TypeAlias = "Callable[[Any], str | None]"
 
@@ -242,18 +269,6 @@ def _why_no_amount(text: str) -> str | None:
     return None
 
 
-def _is_level(value: Any) -> str | None:
-    if type(value) is not int or value not in (0, 2, 3):
-        return f"{value!r} is not a level of ZeRO that there is; expected 0, 2 or 3"
-    return None
-
-
-def _is_parts(value: Any) -> str | None:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return None
-    return f"{value!r} is not a number of parts; expected an integer that is at least 1"
-
-
 def _is_bucket(value: Any) -> str | None:
     return None if value == "0" else _is_amount(value)
 
@@ -268,26 +283,22 @@ def _is_mesh(value: Any) -> str | None:
     return None
 
 
-def _is_seconds(value: Any) -> str | None:
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1_000_000:
-        return None
-    return f"{value!r} is not a number of seconds; expected an integer from 1 to 1,000,000"
+def _satisfies(test: Callable[[Any], bool], expected: str) -> _Check:
+    return lambda value: None if test(value) else f"{value!r} is not {expected}"
 
 
-def _is_bool(value: Any) -> str | None:
-    return None if isinstance(value, bool) else f"{value!r} is not a boolean; expected true or false"
+def _is_between(low: int, high: float, value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def _is_seed(value: Any) -> str | None:
-    return None if is_seed(value) else f"{value!r} is not a seed; expected an integer with 0 <= seed < 2^64"
-
+_is_bool = _satisfies(lambda value: isinstance(value, bool), "a boolean; expected true or false")
 
 # One check per field, in field order: each returns what is wrong with a value, or None.
 _CHECKS: dict[str, _Check] = {
     "backend": _is_name,
     "device": _is_device,
     "dtype": _is_one_of(FloatName),
-    "seed": _is_seed,
+    "seed": _satisfies(is_seed, "a seed; expected an integer with 0 <= seed < 2^64"),
     "requires_grad_by_default": _is_bool,
     "fast_kernels": _is_bool,
     "matmul_precision": _is_one_of(MatmulPrecision),
@@ -297,10 +308,14 @@ _CHECKS: dict[str, _Check] = {
     "detect_anomaly": _is_bool,
     "deterministic": _is_bool,
     "mesh": _is_mesh,
-    "zero": _is_level,
-    "bucket": _is_bucket,
-    "accumulate": _is_parts,
-    "timeout": _is_seconds,
+    "zero": _satisfies(lambda v: type(v) is int and v in (0, 2, 3), "a level of ZeRO; expected 0, 2 or 3"),
+    "bucket_size": _is_bucket,
+    "accumulate": _satisfies(
+        lambda v: _is_between(1, math.inf, v), "a number of parts; expected an integer that is at least 1"
+    ),
+    "timeout": _satisfies(
+        lambda v: _is_between(1, 1_000_000, v), "a number of seconds; expected an integer from 1 to 1,000,000"
+    ),
     "program_memory": _is_amount,
 }
 
@@ -312,25 +327,43 @@ def _unknown(name: str) -> str:
 def read_option(name: str, text: str) -> Any:
     """The value of option `name` written as `text`; a `UsageError` for an unknown option or a value it does not
     allow."""
+    name = _current_name(name)
     if name not in _CHECKS:
         raise UsageError(_unknown(name))
-    check = _CHECKS[name]
     value: Any = text.strip()
-    if check is _is_bool:
+    kind = type(getattr(_DEFAULT, name))
+    if kind is bool:
         value = {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), text)
         if value is text:
             raise UsageError(f"{text!r} is not a boolean; expected true, false, 1 or 0")
-    elif (
-        check in (_is_seed, _is_seconds, _is_level, _is_parts)
-        and value.isascii()
-        and value.isdigit()
-        and len(value) <= 20
-    ):
+    elif kind is int and value.isascii() and value.isdigit() and len(value) <= 20:
         value = int(value)
-    reason = check(value)
+    reason = _CHECKS[name](value)
     if reason is not None:
         raise UsageError(reason)
     return value
+
+
+def environment(environ: Mapping[str, str] | None = None) -> Layer:
+    """Return the options that the environment sets, as `options.seed`. Raises UsageError, see `Options.from_env`."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for variable, text in (os.environ if environ is None else environ).items():
+        if not variable.startswith(_PREFIX) or variable in (KERNEL_CACHE, TRACEBACK):
+            continue
+        origin = f"environment variable {variable}"
+        name = variable.removeprefix(_PREFIX).lower()
+        name = _current_name(name) if variable == _PREFIX + name.upper() else ""
+        if name not in _CHECKS:
+            variables = [_PREFIX + field.upper() for field in _CHECKS]
+            close = nearest(variable.upper(), variables)
+            raise UsageError(f"{origin}: unknown option{close}; the variables are {', '.join(variables)}")
+        try:
+            values[f"options.{name}"] = read_option(name, text)
+        except UsageError as error:
+            raise UsageError(f"{origin}: {error}") from None
+        origins[f"options.{name}"] = origin
+    return Layer(values, origins)
 
 
 _DEFAULT = Options()

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import marshal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -33,8 +33,6 @@ class Refusal(Exception):
 
 
 # Files that a file depends on, found in its text ---------------------------------------------------------------------
-
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 _FRAMEWORK = Path(__file__).resolve().parent
 """The framework's folder. A user's file may be in its checkout; the framework's files are never the user's."""
@@ -364,16 +362,11 @@ def _functions(owner: Any) -> list[str]:
 
 
 def is_as_written(module: ModuleType, text: bytes) -> bool:
-    """Whether an imported module is that of `text`: the code that it was made from, where that is known, its functions,
-    and the literals in it and in its classes.
-
-    Values that the code may change later, such as a counter or a container that it fills, are ignored.
-    """
-    tree, code = ast.parse(text), compile(text, str(module.__file__), "exec", dont_inherit=True)
+    """Return whether an imported module is that of `text`: by the code that it was made from, if Python has kept that,
+    and by its functions."""
+    code = compile(text, str(module.__file__), "exec", dont_inherit=True)
     imported = _imported_code(module)
-    if imported is not None and imported != code:
-        return False
-    return _has(vars(module), tree.body, module, frozenset(_codes(code)), _changing(tree))
+    return imported in (None, code) and {*_codes_of_functions(module, module, set())} <= {*_codes(code)}
 
 
 def _imported_code(module: ModuleType) -> CodeType | None:
@@ -387,78 +380,18 @@ def _imported_code(module: ModuleType) -> CodeType | None:
     return code
 
 
-def _has(
-    names: Mapping[str, Any],
-    body: list[ast.stmt],
-    module: ModuleType,
-    codes: frozenset[CodeType],
-    changing: frozenset[str],
-) -> bool:
-    """Whether the names of a module or a class have the functions and literals that its body gives them."""
-    for value in names.values():
+def _codes_of_functions(holder: Any, module: ModuleType, seen: set[int]) -> Iterator[CodeType]:
+    """Yield the code of each function of a module, or of a class in it, that its file defines."""
+    seen.add(id(holder))
+    for value in list(vars(holder).values()):
+        if isinstance(value, type) and value.__module__ == module.__name__ and id(value) not in seen:
+            yield from _codes_of_functions(value, module, seen)
         wraps = isinstance(value, (property, staticmethod, classmethod))
         parts: list[Any] = [getattr(value, p, None) for p in ("__func__", "fget", "fset", "fdel")] if wraps else [value]
         for each in parts:
             own = isinstance(each, FunctionType) and each.__module__ == module.__name__
-            if own and each.__code__.co_filename == module.__file__ and each.__code__ not in codes:
-                return False
-    written: dict[str, list[ast.expr | None]] = {}
-    for node in body:
-        kind = names.get(node.name) if isinstance(node, ast.ClassDef) else None
-        if isinstance(node, ast.ClassDef) and isinstance(kind, type) and kind.__module__ == module.__name__:
-            plain = type(kind) is type  # a metaclass may make anything of a value
-            inner = [each for each in node.body if plain or isinstance(each, _DEFINITIONS)]
-            if not _has(vars(kind), inner, module, codes, changing):
-                return False
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name):
-                    written.setdefault(target.id, []).append(node.value)
-    return not any(
-        name in names and name not in changing and len(nodes) == 1 and _differs(nodes[0], names[name])
-        for name, nodes in written.items()
-    )
-
-
-def _differs(node: ast.expr | None, value: Any) -> bool:
-    """Whether a literal is another value; False for other expressions, and for descriptors, which a class makes."""
-    if node is None or hasattr(type(value), "__get__"):
-        return False
-    try:
-        literal = ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return type(literal) is not type(value) or bool(literal != value)
-
-
-def _changing(tree: ast.Module) -> frozenset[str]:
-    """Names and attributes whose values the code of a module may change after assigning them."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        changed: list[ast.expr] = []
-        if isinstance(node, (ast.Global, ast.Nonlocal)):
-            found |= {*node.names}
-        elif isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
-            changed = [node.value]
-            # attributes of self are compared with their class
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self":
-                found.add(node.attr)
-        elif isinstance(node, ast.AugAssign):
-            changed = [node.target]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            changed = [node.func.value]  # a method may change its object
-        found |= {each.id for each in changed if isinstance(each, ast.Name)}
-    for node in tree.body:  # code that runs at import, except the assignments that are compared
-        if isinstance(node, (ast.Assign, ast.AnnAssign, *_DEFINITIONS)):
-            continue
-        for each in ast.walk(node):
-            given = each.args if isinstance(each, ast.Call) else []
-            found |= {x.id for x in (*given, each) if isinstance(x, ast.Name) and (x in given or not _is_read(x))}
-    return frozenset(found)
-
-
-def _is_read(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Load)
+            if own and each.__code__.co_filename == module.__file__:
+                yield each.__code__
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

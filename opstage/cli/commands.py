@@ -1,5 +1,5 @@
 """The commands and what they share: flags by dotted path (`--model.depth 6` sets any field of the configuration),
-and the end of a command that runs as several processes."""
+groups of options in --help, completion, and the end of a command that runs as several processes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
+from click.shell_completion import CompletionItem
 from typing_extensions import override
 
 from .. import __version__
-from ..config import GROUPS, Layer
+from ..config import GROUPS, Layer, hints_of
 from ..distributed.processes import ENDED, NotJoinedError, launched
 from ..ops.dims.scope import LARGEST_SIZE
-from ..ops.errors import OpstageError, RankError, UsageError, brief, printable
+from ..ops.errors import OpstageError, RankError, UsageError, brief, nearest, printable
 from .exit_codes import INTERRUPTED, TERMINATED, UNHEARD, EndAtOnce, Terminated, silence
 
 if TYPE_CHECKING:
@@ -32,9 +34,41 @@ if TYPE_CHECKING:
 
 _DOTTED = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
 _META = "opstage.dotted"
+_INTERPRETER = {"Interpreter": "backend device dtype seed"}
 
 
-class DottedCommand(click.Command):
+class Command(click.Command):
+    """A command whose options are listed in groups, each a heading and the names of its parameters."""
+
+    def __init__(self, *args: Any, groups: Mapping[str, str] | None = None, **named: Any):
+        super().__init__(*args, **named)
+        self.groups = {**(groups or {}), **_INTERPRETER}
+
+    @override
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        rest = {each.name: record for each in options if (record := each.get_help_record(ctx)) is not None}
+        grouped = {
+            heading: [rest.pop(name) for name in names.split() if name in rest]
+            for heading, names in {"Options": "", **self.groups}.items()
+        }
+        grouped["Output" if "Output" in grouped else "Options"] += rest.values()
+        for heading, rows in grouped.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+    @override
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if any(isinstance(parameter.type, ModelName) for parameter in self.params):
+            from ..models import MODELS
+
+            with formatter.section("Shipped models"):
+                formatter.write_text(", ".join(sorted(MODELS)))
+        super().format_epilog(ctx, formatter)
+
+
+class DottedCommand(Command):
     """A command that accepts `--table.field VALUE` and `--table.field=VALUE` in addition to its own flags."""
 
     @override
@@ -58,6 +92,63 @@ class DottedCommand(click.Command):
                 dotted[match[1]] = f"{before}; {value}" if joined else value
         ctx.meta[_META] = dotted
         return super().parse_args(ctx, rest)
+
+    @override
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        flags = [f"--{path}" for path in _settings()] if incomplete.startswith("--") else []
+        found = [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
+        return [*(_values_of_open_flag(ctx, incomplete) or ()), *found, *super().shell_complete(ctx, incomplete)]
+
+
+# Shell completion -----------------------------------------------------------------------------------------------------
+
+
+def _settings() -> dict[str, Any]:
+    """Return the annotations of all settings that do not depend on the model, by dotted path."""
+    from ..runs.settings import Settings
+
+    tables = {table: cls for table, cls in hints_of(Settings).items() if isinstance(cls, type)}
+    return {f"{table}.{name}": kind for table, cls in tables.items() for name, kind in hints_of(cls).items()}
+
+
+def _values_of_open_flag(ctx: click.Context, incomplete: str) -> list[CompletionItem] | None:
+    """Return the values of a dotted flag that is the last word; None if there is no such flag."""
+    path = next((path for path, value in ctx.meta.get(_META, {}).items() if value is None), None)
+    if path is None:
+        return None
+    kind = _settings().get(path)
+    values = get_args(kind) if get_origin(kind) is Literal else _backends() if path == "options.backend" else ()
+    return [CompletionItem(value) for value in values if value.startswith(incomplete)]
+
+
+def _backends() -> Sequence[str]:
+    from ..interpreters.registry import backends
+
+    return backends()
+
+
+class ModelName(click.types.StringParamType):
+    """A shipped model, or a path; completed as both."""
+
+    name = "model"
+
+    @override
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from ..models import MODELS
+
+        values = _values_of_open_flag(ctx, incomplete)
+        if values is not None:
+            return values
+        models = [CompletionItem(name) for name in sorted(MODELS) if name.startswith(incomplete)]
+        return [*models, CompletionItem(incomplete, type="file")]
+
+
+def completed_by(values: Callable[[], Sequence[str]]) -> Callable[..., list[str]]:
+    """Return a completion that offers `values`."""
+    return lambda ctx, param, incomplete: [value for value in values() if value.startswith(incomplete)]
+
+
+# Flags that several commands have -------------------------------------------------------------------------------------
 
 
 def flag_layer(paths: Mapping[str, str], given: Mapping[str, Any]) -> Layer:
@@ -84,16 +175,72 @@ def dotted_flags() -> Mapping[str, str | None]:
 OPTION_PATHS = {name: f"options.{name}" for name in ("backend", "device", "dtype", "seed")}
 
 
+_FLAGS = (
+    click.option("--seed", type=int, metavar="N", help="Seed of initial values, shuffling and random ops."),
+    click.option(
+        "--dtype",
+        metavar="NAME",
+        shell_complete=completed_by(lambda: ("float32", "float64", "exact")),
+        help="Dtype of floating inputs: float32, float64, exact.",
+    ),
+    click.option(
+        "--device",
+        metavar="NAME",
+        shell_complete=completed_by(lambda: ("cpu", "cuda")),
+        help="Device: cpu, cuda, or cuda:1 for one of several.",
+    ),
+    click.option(
+        "--backend",
+        metavar="NAME",
+        shell_complete=completed_by(_backends),
+        help="Interpreter: eager, compiled, shape_check, …",
+    ),
+)
+
+
 def with_option_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --backend, --device, --dtype and --seed."""
-    for decorate in (
-        click.option("--seed", type=int, metavar="N", help="Seeds initial values, shuffling and random ops."),
-        click.option("--dtype", metavar="NAME", help="float32 or float64."),
-        click.option("--device", metavar="NAME", help="cpu, cuda, or cuda:1 for one GPU of several."),
-        click.option("--backend", metavar="NAME", help="eager, compiled, shape_check, or any registered interpreter."),
-    ):
+    for decorate in _FLAGS:
         command = decorate(command)
     return command
+
+
+PATH = click.Path(path_type=Path)
+config_option = click.option("--config", type=PATH, metavar="FILE", help="Read any of the settings from a TOML file.")
+
+
+def model_command(**named: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return the decorator of a command of a MODEL that any setting configures, by --config and flags."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        function = with_option_flags(config_option(function))
+        function = click.argument("model", required=False, type=ModelName())(function)
+        return click.command(cls=DottedCommand, **named)(function)
+
+    return decorate
+
+
+_QUIET = "opstage.quiet"
+
+
+def _set_quiet(context: click.Context, parameter: click.Parameter, quiet: bool) -> None:
+    context.meta[_QUIET] = quiet
+
+
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, expose_value=False, callback=_set_quiet, help="Print errors only."
+)
+
+
+def is_quiet() -> bool:
+    """Return whether the running command has --quiet."""
+    return bool(click.get_current_context().meta.get(_QUIET))
+
+
+def tell(line: str) -> None:
+    """Print a line about what a command has done, unless it has --quiet."""
+    if not is_quiet():
+        click.echo(printable(line))
 
 
 def run_or_model(
@@ -208,26 +355,45 @@ def _report(transport: Transport, text: str, error: BaseException) -> bool:
 
 # The commands ---------------------------------------------------------------------------------------------------------
 
-COMMANDS = {
-    "new": "train:new",
-    "train": "train:train",
-    "launch": "launch:launch",
-    "evaluate": "predict:evaluate",
-    "predict": "predict:predict",
-    "export": "predict:export_command",
-    "report": "info:report",
-    "generate": "predict:generate",
-    "check": "check.command:check",
-    "graph": "graph:graph",
-    "bench": "timing:bench",
-    "plan": "timing:plan",
-    "info": "info:info",
-    "import": "import_export:import_command",
-    "import-weights": "import_export:import_weights_command",
-    "export-weights": "import_export:export_weights_command",
-    "verify": "verify:verify",
+GROUPED = {
+    "Models": {
+        "new": ("train:new", "Write a model file to start from."),
+        "check": ("check.command:check", "Check shapes for every size of the named dims."),
+        "graph": ("graph:graph", "Write a model as a graph: text, SVG, HTML, ONNX."),
+        "plan": ("timing:plan", "Predict time and memory of a training step."),
+        "bench": ("timing:bench", "Time a training step, and each of its kernels."),
+    },
+    "Runs": {
+        "train": ("train:train", "Train a model and print its held-out metrics."),
+        "launch": ("launch:launch", "Run a command on several processes."),
+        "evaluate": ("predict:evaluate", "Print the metrics of a trained model."),
+        "predict": ("predict:predict", "Predict for every row of a data file."),
+        "generate": ("predict:generate", "Continue a text with a trained gpt."),
+        "report": ("info:report", "Compare runs: results, settings and data."),
+    },
+    "Interoperability": {
+        "export": ("predict:export_command", "Write a trained model as ONNX or safetensors."),
+        "import": ("import_export:import_command", "Write an ONNX file as Python source in ops."),
+        "export-weights": ("import_export:export_weights_command", "Write the weights of a run as safetensors."),
+        "import-weights": ("import_export:import_weights_command", "Load weights of another library into a model."),
+    },
+    "Tools": {
+        "info": ("info:info", "Print versions, BLAS, threads and GPUs."),
+        "verify": ("verify:verify", "Prove or refute a VNN-LIB property of a model."),
+    },
 }
-"""The module and name of each command, imported when used."""
+"""The commands by heading: the module and name of each, imported when used, and its summary."""
+
+COMMANDS = {name: place for commands in GROUPED.values() for name, (place, _) in commands.items()}
+
+FIRST_STEPS = """\
+Opstage runs, differentiates and checks models that are written once.
+
+First steps:
+  opstage new my_model         write my_model.py, which runs as it is
+  opstage check my_model.py    check its shapes, for every batch size
+  opstage train my_model.py    train it; or opstage train mlp, a shipped model
+  opstage --help               list all commands"""
 
 
 class Commands(click.Group):
@@ -245,6 +411,24 @@ class Commands(click.Group):
         with EndAtOnce():
             command: click.Command = getattr(import_module(f".{module}", __package__), name)
         return command
+
+    @override
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in COMMANDS and args[0][:1] != "-" and not ctx.resilient_parsing:
+            raise click.UsageError(f"unknown command {brief(args[0])}{nearest(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading, commands in GROUPED.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<14}", summary) for name, (_, summary) in commands.items()])
+
+    @override
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        every = {name: summary for commands in GROUPED.values() for name, (_, summary) in commands.items()}
+        found = [CompletionItem(name, help=every[name]) for name in sorted(every) if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     @override
     def invoke(self, ctx: click.Context) -> Any:
@@ -266,11 +450,12 @@ def run() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # characters that it cannot encode must not end a command
+    warnings.filterwarnings("default", r".*options\.\w+ is now ", DeprecationWarning)  # Python hides them
     try:
         code = cli.main(standalone_mode=False, prog_name="opstage")
         return code if isinstance(code, int) else 0
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
+    except click.exceptions.NoArgsIsHelpError:
+        click.echo(FIRST_STEPS, err=True)
         return 2
     except click.ClickException as error:
         context = getattr(error, "ctx", None)

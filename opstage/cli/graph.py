@@ -14,37 +14,37 @@ from ..interpreters.graph.html_page import Remark, to_html
 from ..ops.errors import UsageError
 from ..runs.directory import other_version
 from ..training.program_check import check_model, record_model
-from .commands import OPTION_PATHS, DottedCommand, read_sizes, run_or_model, with_option_flags
+from .commands import OPTION_PATHS, model_command, read_sizes, run_or_model
 
 FORMATS = {"text": (".txt",), "dot": (".dot", ".gv"), "svg": (".svg",), "html": (".html", ".htm"), "onnx": (".onnx",)}
 """Maps each format to its file suffixes."""
 
 
-@click.command(cls=DottedCommand)
-@click.argument("model", required=False)
+@model_command()
 @click.option(
-    "--format", "form", type=click.Choice([*FORMATS]), help="What to write (default: by FILE's suffix, else text)."
+    "--format",
+    "form",
+    type=click.Choice([*FORMATS]),
+    metavar="NAME",
+    help="Output format: text, dot, svg, html, onnx.",
 )
-@click.option("--step/--forward", default=True, help="The whole training step (the default), or the loss alone.")
-@click.option("--at", metavar="B=32,…", default="", help="Numbers for named sizes of the batch; others stay symbolic.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE, not here."
-)
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
-@with_option_flags
+@click.option("--step/--forward", default=True, help="Write a training step (default), or the loss alone.")
+@click.option("--at", metavar="B=32,…", default="", help="Sizes of named dims; others stay symbolic.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
 def graph(
     model: str | None, form: str | None, step: bool, at: str, output: Path | None, config: Path | None, **flags: Any
 ) -> None:
-    """Record MODEL and write the graph: a line per op, Graphviz, a drawing, a page for the browser, or an ONNX model.
-    The page shows what a check finds beside the ops.
+    """Record MODEL (cnn by default) and write its graph.
 
-    MODEL is cnn by default; its configuration is taken as by train, for instance --model.dense 64. A run directory is
-    a model too, configured as the run is.
+    The formats are text with a line per op, Graphviz (dot), a drawing (svg), a page for the browser (html), which also
+    shows the findings of a check, and an ONNX model. The suffix of FILE selects the format; the default is text.
+
+    MODEL is configured as by train, for instance --model.dense 64. It may also be a run directory.
     """
     sizes = read_sizes(at)
     form = _format(form, output)
     if form == "onnx" and output is None:
-        raise UsageError("an ONNX model is not text for a terminal; name a file for it with -o FILE")
+        raise UsageError("--format onnx: not supported on a terminal; name a file with -o FILE")
     settings = run_or_model(model, config, OPTION_PATHS, flags)
     if model is not None and Path(model).is_dir() and (said := other_version(Path(model))):
         click.echo(said, err=True)
@@ -72,7 +72,7 @@ def _format(form: str | None, output: Path | None) -> str:
     by_suffix = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), None)
     if form is None and by_suffix is None and suffix:
         known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
-        raise UsageError(f"{output}: no format has the suffix {suffix}; expected one of {known}, or --format")
+        raise UsageError(f"{output}: the suffix {suffix} is not that of a format; expected one of {known}, or --format")
     if form is not None and by_suffix not in (None, form):
         raise UsageError(f"{output}: --format {form} does not go with {suffix}, the suffix of {by_suffix}")
     return form or by_suffix or "text"

@@ -14,43 +14,55 @@ from ..interop.weights import export_weights, import_weights, propose_for, read_
 from ..interop.weights.mapping import WeightMap, names_by_path
 from ..interop.weights.proposal import stored_once
 from ..models import Model
-from ..ops.errors import UsageError, printable
+from ..ops.errors import UsageError
 from ..runs.directory import CHECKPOINT
 from ..runs.run import begin
 from ..runs.run_setup import prepare
 from ..runs.settings import configure
 from ..training import checkpoint as checkpoint
 from ..training.snapshot import TrainerValues
-from .commands import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
-
-
-@click.command("import")
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The Python file that is written."
+from .commands import (
+    OPTION_PATHS,
+    PATH,
+    Command,
+    DottedCommand,
+    ModelName,
+    config_option,
+    flag_layer,
+    is_quiet,
+    quiet_option,
+    tell,
+    with_option_flags,
 )
-@click.option("--force", is_flag=True, help="Write over FILE and its weights where they are there.")
-@click.option("--loss", type=click.Choice(LOSSES), default=None, help="What training compares its output by.")
-@click.option("--output", default="", metavar="NAME", help="The output that is compared, where there are several.")
-@click.option("--fixed", multiple=True, metavar="NAME=VALUE", help="Give an input a value, as in shape=2 3.")
-@click.option("--where", multiple=True, metavar="RELATION", help="A constraint on open sizes, as in T >= 65.")
+
+
+@click.command("import", cls=Command)
+@click.argument("model", type=PATH)
+@click.option("--out", required=True, type=PATH, metavar="FILE", help="Python file to write.")
+@click.option("--force", is_flag=True, help="Overwrite FILE and its weights.")
+@click.option("--loss", type=click.Choice(LOSSES), metavar="NAME", help=f"Loss for training: {', '.join(LOSSES)}.")
+@click.option("--output", default="", metavar="NAME", help="Output for the loss, of several.")
+@click.option("--fixed", multiple=True, metavar="NAME=VALUE", help="Fix an input to a value, as in shape=2 3.")
+@click.option("--where", multiple=True, metavar="RELATION", help="Constraint on open sizes, as in T >= 65.")
+@quiet_option
 def import_command(
     model: Path, out: Path, force: bool, loss: str | None, output: str, fixed: Sequence[str], where: Sequence[str]
 ) -> None:
-    """Write MODEL, an ONNX file, as source in ops: FILE, and its weights beside it in the safetensors format.
+    """Write MODEL, an ONNX file, as Python source in ops.
 
-    The file is a model of your own: opstage check FILE, opstage train FILE --data DATA, opstage graph FILE. It is
-    proved to compute what MODEL computes, op by op, before it is written.
+    The weights are written next to FILE in the safetensors format. FILE is a model file: opstage check FILE, opstage
+    train FILE --data DATA, opstage graph FILE. Before it is written, it is proved op by op to compute what MODEL
+    computes.
     """
     from ..interop.onnx.model import fixed_values, load
     from ..interop.source import write_source
 
     found = load(model, fixed=fixed_values(fixed), where=tuple(where))
     made = write_source(found, out, origin=model.name, loss=loss or "", output=output, force=force)
-    click.echo(f"wrote {made.source}, {made.lines} lines, and {made.weights}, {made.parameters:,} parameters")
-    click.echo(f"  opstage check {made.source}    its shapes, for every size")
+    tell(f"wrote {made.source}, {made.lines} lines, and {made.weights}, {made.parameters:,} parameters")
+    tell(f"  opstage check {made.source}    its shapes, for every size")
     how = "" if loss else " --model.loss cross_entropy"
-    click.echo(f"  opstage train {made.source}{how} --data FILE --out runs/{made.source.stem}")
+    tell(f"  opstage train {made.source}{how} --data FILE --out runs/{made.source.stem}")
 
 
 _with_map = click.option(
@@ -58,27 +70,30 @@ _with_map = click.option(
     "choices",
     multiple=True,
     metavar="PATH=NAME",
-    help="Take tensor NAME for parameter PATH (NAME:T for its transpose); -=NAME leaves a tensor out. May be repeated.",
+    help="Load tensor NAME into parameter PATH.",
 )
 
 
 @click.command("import-weights", cls=DottedCommand)
-@click.argument("model")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--out", metavar="DIR", help="Make a run in this new directory that starts from the weights.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="SETTINGS", help="A TOML file with any setting.")
+@click.argument("model", type=ModelName())
+@click.argument("file", type=PATH)
+@click.option("--out", metavar="DIR", help="Create a run that starts from the weights in this new DIR.")
+@config_option
 @_with_map
+@quiet_option
 @with_option_flags
 def import_weights_command(
     model: str, file: Path, out: str | None, config: Path | None, choices: Sequence[str], **flags: Any
 ) -> None:
-    """Bring the weights of FILE to MODEL, and show which tensor became which parameter.
+    """Load the weights of FILE into MODEL, and print the tensor of each parameter.
 
-    FILE is a safetensors file, the index of several, or a folder with one of these. Tensors go to parameters by the
-    names that the model's own file gives, else by likeness of names and by shapes.
+    FILE is a safetensors file, the index of several, or a folder with one of these. In PyTorch,
+    safetensors.torch.save_file(net.state_dict(), FILE) writes one. Tensors are assigned by the table of names in the
+    model file, otherwise by similar names and by shapes. --map PATH=NAME assigns one, NAME:T its transpose, and
+    --map -=NAME skips a tensor; repeat the option for several.
 
-    In PyTorch, safetensors.torch.save_file(net.state_dict(), FILE) writes such a file. Without --out nothing is kept.
-    With it, opstage train --resume DIR goes on from the weights. Sizes are set as for opstage train: --model.depth 6.
+    Without --out nothing is saved. With --out, train --resume DIR continues from the weights. Set sizes as for train:
+    --model.depth 6.
     """
     layer = flag_layer({**OPTION_PATHS, "out": "run.out"}, {**flags, "out": out})
     configuration = configure(model, file=config, flags=[layer])
@@ -89,29 +104,25 @@ def import_weights_command(
     import_weights(task.trainer, tensors, chosen)
     if configuration.settings.run.out is not None:
         directory = begin(task, configuration)
-        click.echo(f"kept in {directory}; go on with: opstage train --resume {directory}")
+        tell(f"saved in {directory}; continue with: opstage train --resume {directory}")
 
 
-@click.command("export-weights")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--like",
-    type=click.Path(path_type=Path),
-    metavar="OTHER",
-    help="A safetensors file of the model that is to load FILE; names and layouts are taken from it.",
-)
+@click.command("export-weights", cls=Command)
+@click.argument("run", type=PATH)
+@click.argument("file", type=PATH)
+@click.option("--like", type=PATH, metavar="OTHER", help="Take names and layouts from this safetensors file.")
 @_with_map
+@quiet_option
 def export_weights_command(run: Path, file: Path, like: Path | None, choices: Sequence[str]) -> None:
-    """Write the weights of RUN, a run directory or a checkpoint, to FILE in the safetensors format.
+    """Write the weights of RUN to FILE in the safetensors format.
 
-    In PyTorch, net.load_state_dict(safetensors.torch.load_file(FILE)) reads it. Names are PyTorch's usual ones, or
-    those of the file given by --like.
+    RUN is a run directory or a checkpoint. In PyTorch, net.load_state_dict(safetensors.torch.load_file(FILE)) loads
+    FILE. Names are the usual ones of PyTorch, or those of the file of --like, whose tensors --map assigns.
     """
     values = _weights_of(run)
     if like is None:
         if choices:
-            raise UsageError("--map needs the file given by --like, whose tensors it names")
+            raise UsageError("--map: requires --like, the file whose tensors it names")
         written = export_weights(values)
     else:
         other = read_state_dict(like)
@@ -119,10 +130,10 @@ def export_weights_command(run: Path, file: Path, like: Path | None, choices: Se
         written = export_weights(values, other, _chosen(choices))
     write_state_dict(file, written)
     kept, others = stored_once(written)
-    click.echo(f"{len(kept)} tensors, {sum(array.size for array in kept.values()):,} numbers in {file}")
+    tell(f"{len(kept)} tensors, {sum(array.size for array in kept.values()):,} numbers in {file}")
     for name, stored in others.items():
         said = f"{name} is tied to {stored}, and stored once; safetensors.torch.load_model(net, FILE) reads both"
-        click.echo(printable(said))
+        tell(said)
 
 
 def _weights_of(run: Path) -> TrainerValues:
@@ -148,6 +159,8 @@ def _chosen(choices: Sequence[str]) -> dict[str, str]:
 
 
 def _show(proposed: WeightMap, file: Path) -> None:
+    if is_quiet():
+        return
     console = Console(highlight=False)
     console.print(proposed.table(), crop=False)
     taken = sum(row.source is not None for row in proposed.rows)

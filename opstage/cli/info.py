@@ -18,15 +18,16 @@ from ..pages import aligned
 from ..runs.directory import THREADS
 from ..runs.run_comparison import Cells, compare_runs, comparison_html
 from ..threads import usable_cores
+from .commands import PATH, Command, quiet_option, tell
 
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "rich", "click")
 CUDA_PACKAGES = ("numba-cuda", "cuda-core", "cuda-bindings", "cuda-toolkit", "nvidia-nvjitlink")
 CUDA_LIBRARIES = ("nvJitLink", "nvvm", "cublasLt")
 
 
-@click.command()
+@click.command(cls=Command)
 def info() -> None:
-    """Versions, BLAS and its core type, threads, and the GPU if there is one."""
+    """Print versions, BLAS and its core type, threads, and GPUs."""
     click.echo(f"opstage {__version__} on Python {platform.python_version()}, {platform.platform()}")
     for name in PACKAGES:
         click.echo(f"  {name:<14} {_version(name)}")
@@ -115,8 +116,8 @@ def _processor() -> str:
 # opstage report -------------------------------------------------------------------------------------------------------
 
 
-@click.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN…")
+@click.command(cls=Command)
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN…")
 @click.option(
     "-o",
     "--out",
@@ -124,24 +125,25 @@ def _processor() -> str:
     "out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write a page with the curves of all runs to FILE.",
+    help="Write a page with the curves of all runs.",
 )
+@quiet_option
 def report(runs: tuple[Path, ...], out: Path | None) -> None:
-    """Compare RUNs: what each reached, and in which settings, data and versions they differ.
+    """Compare RUNs: results, and settings, data and versions that differ.
 
-    Of one run all data and versions are shown. A run that goes on, or was interrupted, is taken as it stands. No code
-    of its model is run.
+    For one run, all data and versions are printed. A run that is still in progress, or was interrupted, is reported as
+    it is. No code of a model runs.
     """
     compared = compare_runs(runs)
-    click.echo(_text(compared.results))
+    tell(_text(compared.results))
     for rows in (compared.settings, compared.data):
         if len(rows) > 1:
-            click.echo(f"\n{_text(rows)}")
+            tell(f"\n{_text(rows)}")
     if compared.remark:
-        click.echo(f"\n{compared.remark}")
+        tell(f"\n{compared.remark}")
     if out is not None:
         write_file(out, [comparison_html(compared).encode(errors="replace")])
-        click.echo(printable(f"\nwrote {out}"))
+        tell(f"\nwrote {out}")
 
 
 def _text(rows: Sequence[Cells]) -> str:

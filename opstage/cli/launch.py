@@ -23,6 +23,7 @@ from ..ops.errors import UsageError
 from ..ops.mesh import parse_mesh
 from ..options import Options
 from ..runs.directory import CHECKPOINT, CONFIG
+from .commands import Command
 from .exit_codes import DIED, INTERRUPTED, TERMINATED
 
 _ENDED = (0, 2, INTERRUPTED, TERMINATED)
@@ -34,40 +35,44 @@ _LINGERS = 20.0
 _START = "from opstage.cli import main; main()"
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "--processes", type=click.IntRange(1, 4096), required=True, metavar="N", help="How many processes.")
+@click.command(cls=Command, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "-n", "--processes", type=click.IntRange(1, 4096), required=True, metavar="N", help="Number of processes."
+)
 @click.option(
     "--restarts",
     type=click.IntRange(0, 1000),
     default=0,
     metavar="N",
-    help="Go on from the last checkpoint, on fewer processes, so often where one fails.",
+    help="Maximum number of restarts, on fewer processes.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def launch(processes: int, restarts: int, command: tuple[str, ...]) -> int:
-    """Run an opstage COMMAND on N processes: opstage launch -n 4 train gpt --mesh data=8.
+    """Run an opstage COMMAND on several processes.
 
-    They are started by mpiexec, that of the extra opstage[mpi] or the one on PATH. Ctrl-C stops all after the same
-    step, and the run is saved; a second one ends them at once.
+    For instance: opstage launch -n 4 train gpt --mesh data=8. The launcher is mpiexec, from the extra opstage[mpi] or
+    on PATH. Ctrl-C stops all processes after the same step and saves the run; a second Ctrl-C ends them immediately.
+
+    If a process fails, --restarts resumes the run from its last checkpoint.
     """
     if command[0] == "launch":
-        raise UsageError("launch starts another command, such as train")
+        raise UsageError("launch: argument COMMAND: expected another command, such as train, got launch")
     mpiexec = _mpiexec()
     run = _run_of(command)
     if restarts and run is None:
-        raise UsageError("--restarts goes on from a checkpoint: give the run a directory, train … --out RUN")
+        raise UsageError("--restarts resumes from a checkpoint: give the run a directory, train … --out RUN")
     while True:
         before = _checkpoint(run)
         code = _on_processes(mpiexec, processes, command)
         if code in _ENDED or not restarts:
             return code
         if run is None or _checkpoint(run) in (None, before):
-            click.echo("opstage: not started again, as no checkpoint was written since the start", err=True)
+            click.echo("opstage: not restarted, because no checkpoint was written since the start", err=True)
             return code
         restarts -= 1
         processes = _fewer(processes, run)
         command = ("train", "--resume", str(run))
-        click.echo(f"opstage: goes on from {run} on {processes} processes, {restarts} restarts left", err=True)
+        click.echo(f"opstage: resumes {run} on {processes} processes, {restarts} restarts left", err=True)
 
 
 def _mpiexec() -> str:
@@ -75,7 +80,7 @@ def _mpiexec() -> str:
     beside = Path(sysconfig.get_path("scripts")) / "mpiexec"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
     if found is None:
-        raise UsageError("there is no mpiexec to start processes with: pip install 'opstage[mpi]'")
+        raise UsageError("mpiexec, which starts the processes, was not found: pip install 'opstage[mpi]'")
     return found
 
 
@@ -120,7 +125,7 @@ def _ended(running: subprocess.Popen[bytes], note: Path) -> int:
             if since is None and note.exists() and int(note.read_text() or 0) not in _ENDED:
                 since = time.monotonic()
             if since is not None and time.monotonic() - since > _LINGERS:
-                click.echo("opstage: mpiexec does not end, and is ended: a host does not answer it", err=True)
+                click.echo("opstage: mpiexec was ended, because a host does not answer it", err=True)
                 return 1
 
 

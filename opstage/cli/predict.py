@@ -30,7 +30,17 @@ from ..runs.text_generation import generate as generated
 from ..runs.trained_model import WHICH, OtherVersionWarning, Trained, load
 from ..training.fit import evaluate as judge
 from ..training.predictor import ROWS
-from .commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags
+from .commands import (
+    OPTION_PATHS,
+    PATH,
+    Command,
+    DottedCommand,
+    dotted_flags,
+    flag_layer,
+    quiet_option,
+    tell,
+    with_option_flags,
+)
 from .train import say_changed
 
 
@@ -54,34 +64,36 @@ def _with_run(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(WHICH),
         default="last",
         show_default=True,
-        help="Which parameters the run has kept.",
+        metavar="NAME",
+        help=f"Parameters to use: {', '.join(WHICH)}.",
     )
-    return click.argument("run", type=click.Path(path_type=Path))(which(with_option_flags(command)))
+    return click.argument("run", type=PATH)(which(with_option_flags(command)))
 
 
 def _require_another(out: Path, data: Path) -> None:
-    """Raise UsageError where the predictions would be written over the rows that they are of."""
+    """Raise UsageError if the predictions would overwrite the data that they are for."""
     with contextlib.suppress(OSError):  # of a file that is not there yet, or of rows that reading them refuses
         if out.samefile(data):
-            raise UsageError(f"--out {out} is the file of --data, which would be lost; choose another name")
+            raise UsageError(f"--out {out}: is the file of --data, which would be overwritten; choose another name")
 
 
 @click.command(cls=DottedCommand)
 @_with_run
-@click.option("--data", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The rows to predict for.")
+@click.option("--data", type=PATH, required=True, metavar="FILE", help="Data file to predict for.")
+@click.option("--out", type=PATH, required=True, metavar="FILE", help="File for the predictions: .csv or .npz.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="A .csv or .npz for the predictions."
+    "--rows", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N", help="Number of rows at a time."
 )
-@click.option("--rows", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N", help="Rows at a time.")
+@quiet_option
 def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
-    """Predict for every row of a data file with the model that RUN has trained.
+    """Predict for every row of a data file with the model of RUN.
 
-    The file is read as the run's own was: the same columns, the same scaling. A label in it is passed over. Predictions
-    of a folder of images have a column `path`.
+    The file is read like the data of the run, with the same columns and scaling; a label column is ignored. Predictions
+    for a folder of images have a column `path`.
 
-    RUN may also be a model, such as an ONNX file: it predicts as it is. One that `opstage export` wrote takes the data
-    of its run. Another takes arrays or columns of its inputs' names, unscaled; a single input may be all columns of a
-    table but the label, and --data.columns 'x=weight,height' and --data.label name others.
+    RUN may also be a model, such as an ONNX file, which predicts without training. A file from `opstage export` takes
+    the data of its run. Other models take arrays or columns with the names of their inputs, unscaled. A single input
+    may be all columns of a table except the label; select others by --data.columns 'x=weight,height' and --data.label.
     """
     require_suffix(out)
     _require_another(out, data)
@@ -91,7 +103,7 @@ def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
         inputs, preparation = prepared_inputs(predictor, data, settings.data)
         outputs, classes = predictor(*inputs, rows=rows), None if preparation is None else preparation.classes
         count = write_predictions(out, outputs, classes, None if preparation is None else preparation.files(data))
-        click.echo(f"{count} predictions in {out}, before training")
+        tell(f"{count} predictions in {out}, before training")
         return
     if dotted_flags():
         raise UsageError(f"{run} is a run, which has its own settings; leave --{next(iter(dotted_flags()))} out")
@@ -99,17 +111,16 @@ def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
     files = None if trained.preparation is None else trained.preparation.files(data)
     outputs = trained.predict(data, rows=rows)
     count = write_predictions(out, outputs, trained.classes, files)
-    click.echo(f"{count} predictions in {out}")
+    tell(f"{count} predictions in {out}")
 
 
 @click.command(cls=DottedCommand)
 @_with_run
-@click.option("--data", metavar="FILE", help="Rows with labels (default: those held out).")
+@click.option("--data", metavar="FILE", help="Data file with labels (default: held-out rows).")
 def evaluate(run: Path, data: str | None, **flags: Any) -> None:
-    """Print the metrics of the model that RUN has trained.
+    """Print the metrics of the model of RUN.
 
-    RUN may also be a model, as for train: it is judged as it is before any training, on the part of the rows that
-    training would hold out.
+    RUN may also be a model, as for train: it is evaluated without training, on the rows that training would hold out.
     """
     if run.is_dir():
         if dotted_flags():
@@ -127,49 +138,57 @@ def evaluate(run: Path, data: str | None, **flags: Any) -> None:
     click.echo(f"{len(task.held_out)} samples, before training: {format_metrics(found)}")
 
 
-@click.command("export")
+@click.command("export", cls=Command)
 @_with_run
-@click.option("--format", "form", type=click.Choice(FORMATS), help="What to write (default: by the name of FILE).")
 @click.option(
-    "-o",
-    "--out",
-    "--output",
-    "out",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="The file to write.",
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    metavar="NAME",
+    help=f"Format (default: suffix of FILE): {', '.join(FORMATS)}.",
 )
+@click.option("-o", "--out", "--output", "out", type=PATH, required=True, metavar="FILE", help="File to write.")
+@quiet_option
 def export_command(run: Path, form: str | None, out: Path, **flags: Any) -> None:
-    """Write the model that RUN has trained: its predicting function as ONNX, or its parameters as safetensors."""
+    """Write the model of RUN to a file.
+
+    The formats are its prediction function as ONNX, and its parameters as safetensors.
+    """
     form = form if form is not None else out.suffix.removeprefix(".")
     if form not in FORMATS:
-        raise UsageError(f"{out}: the name says no format; give --format {' or --format '.join(FORMATS)}")
+        raise UsageError(f"{out}: the suffix is not that of a format; give --format {' or --format '.join(FORMATS)}")
     trained = open_run(run, flags)
     export(trained, out, form)
-    click.echo(f"wrote {out}" + (", tried in onnxruntime: the same numbers" if form == "onnx" else ""))
+    tell(f"wrote {out}" + (", tried in onnxruntime: the same numbers" if form == "onnx" else ""))
 
 
 # opstage generate -----------------------------------------------------------------------------------------------------
 
 
 @click.command(cls=DottedCommand)
-@click.argument("source", type=click.Path(path_type=Path))
-@click.option("--prompt", default="", metavar="TEXT", help="What the text begins with (default: a new line).")
-@click.option("--length", type=int, default=500, show_default=True, metavar="N", help="Bytes to generate.")
+@click.argument("source", type=PATH)
+@click.option("--prompt", default="", metavar="TEXT", help="Start of the text (default: a new line).")
+@click.option("--length", type=int, default=500, show_default=True, metavar="N", help="Number of bytes to generate.")
 @click.option(
-    "--temperature", type=float, default=0.8, show_default=True, metavar="T", help="0 takes the likeliest byte."
+    "--temperature",
+    type=float,
+    default=0.8,
+    show_default=True,
+    metavar="T",
+    help="Temperature; 0 takes the likeliest byte.",
 )
-@click.option("--top-k", type=int, metavar="K", help="Draw from the K likeliest bytes alone (default: from all).")
+@click.option("--top-k", type=int, metavar="K", help="Sample from the K likeliest bytes (default: all).")
 @with_option_flags
 def generate(
     source: Path, prompt: str, length: int, temperature: float, top_k: int | None, **flags: str | int | None
 ) -> None:
-    """Print PROMPT and what the gpt in SOURCE makes of it.
+    """Print PROMPT and the text with which the gpt in SOURCE continues it.
 
-    SOURCE is a run directory, as `opstage train gpt --out DIR` leaves it, or a safetensors file of its parameters,
-    whose config is the default one but for flags such as --model.depth 6. A file or a pipe gets the bytes as they are.
-    On a terminal bytes that are no UTF-8 are shown as �, and what it would obey, such as colours, as \\x1b….
+    SOURCE is a run directory, as `opstage train gpt --out DIR` writes it, or a safetensors file of its parameters. The
+    config of a file is the default except for flags such as --model.depth 6.
+
+    Files and pipes receive the bytes unchanged. A terminal shows bytes that are not UTF-8 as �, and control codes, such
+    as colours, as \\x1b….
     """
     layer = flag_layer(OPTION_PATHS, flags)
     settings = configure("gpt", flags=[layer]).settings

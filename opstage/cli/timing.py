@@ -24,7 +24,7 @@ from ..runs.plan import plan as predict_step
 from ..runs.predictions import initial_predictor, random_inputs
 from ..runs.run_setup import Task, prepare
 from ..runs.settings import Settings, configure
-from .commands import OPTION_PATHS, DottedCommand, flag_layer, read_sizes, run_or_model, with_option_flags
+from .commands import OPTION_PATHS, flag_layer, model_command, read_sizes, run_or_model
 
 _WARM_UP = 3
 _LEAST_STEPS = 5
@@ -32,27 +32,25 @@ _ROWS = 30
 _BENCH_PATHS = {"batch_size": "data.batch_size", "data": "data.file", **OPTION_PATHS}
 
 
-@click.command(cls=DottedCommand)
-@click.argument("model", required=False)
-@click.option("--profile", "profiled", is_flag=True, help="Show what each kernel of a compiled step takes.")
-@click.option("--json", "as_json", is_flag=True, help="Print figures and profile as JSON.")
+@model_command()
+@click.option("--profile", "profiled", is_flag=True, help="Time each kernel of a compiled step.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--seconds", type=float, default=2.0, show_default=True, metavar="S", help="Time steps for so long, five at least."
+    "--seconds", type=float, default=2.0, show_default=True, metavar="S", help="Time to measure, at least five steps."
 )
-@click.option("--batch-size", type=int, metavar="N", help="Samples per step (default: the model's recipe).")
-@click.option("--data", metavar="FILE", help="A data file (default: the data of the model's recipe).")
-@click.option("--at", metavar="T=128,…", default="", help="Numbers for named sizes of a model that predicts only.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
-@with_option_flags
+@click.option("--batch-size", type=int, metavar="N", help="Examples per step (default: the recipe's).")
+@click.option("--data", metavar="FILE", help="Data file (default: the data of the recipe).")
+@click.option("--at", metavar="T=128,…", default="", help="Sizes of named dims of a model without a loss.")
 def bench(
     model: str | None, profiled: bool, as_json: bool, seconds: float, at: str, config: Path | None, **flags: Any
 ) -> None:
-    """Time training steps of MODEL (by default cnn) on one batch of its recipe's data; of a model without a loss, such
-    as an ONNX file, time predictions for made-up inputs.
+    """Time training steps of MODEL (cnn by default) on one batch of the data of its recipe.
 
-    --profile times every kernel of a compiled step by itself, and sets the bytes that it must move and the operations
-    that it must do beside what this machine was just measured to do at most; above 100 % of that limit, operands were
-    in the caches. It takes the compiled backend if no other is named.
+    For a model without a loss, such as an ONNX file, time predictions for generated inputs.
+
+    --profile times every kernel of a compiled step separately, and compares its bytes and operations with the limits
+    measured on this machine. Above 100 % of a limit, operands were in the caches. The default backend of --profile is
+    compiled.
     """
     if not 0 <= seconds < float("inf"):
         raise UsageError(f"--seconds {seconds}: expected a number of seconds, 0 or more")
@@ -65,11 +63,11 @@ def bench(
     chosen = settings.defined.make(settings.model)
     if chosen.loss is None:
         if profiled:
-            raise UsageError(f"--profile times a training step, and {chosen.name} has no loss; leave it out")
+            raise UsageError(f"--profile: not supported for {chosen.name}, a model without a loss; leave it out")
         _bench_predictions(settings, chosen, read_sizes(at), seconds, as_json)
         return
     if at:
-        raise UsageError("--at is for models that predict only; those that train have the sizes of their data")
+        raise UsageError("--at: not supported for a model with a loss, which has the sizes of its data; leave it out")
     if profiled:
         _require_kernels(settings)
     task = prepare(settings)
@@ -93,19 +91,19 @@ def _require_kernels(settings: Settings) -> None:
     options = settings.options
     if (options.backend, options.device) != ("compiled", "cpu"):
         raise UsageError(
-            f"--profile shows the kernels of backend 'compiled' on cpu, but the options say {options.backend!r} on "
-            f"{options.device}; leave --profile out, or say --backend compiled --device cpu"
+            f"--profile: expected backend 'compiled' on cpu, got {options.backend!r} on {options.device}; leave "
+            "--profile out, or give --backend compiled --device cpu"
         )
     if options.detect_anomaly:
-        raise UsageError("--profile times a step as it is, without a watch; leave detect_anomaly out")
+        raise UsageError("--profile: not supported with detect_anomaly, which changes the step; leave one of them out")
 
 
 def _steps(task: Task) -> Callable[[], Any]:
     """Return a function that runs successive training steps on the first batch and returns the loss."""
     if not task.trainer.executes:
         raise UsageError(
-            f"backend {task.settings.options.backend!r} computes no values, so there are no steps to time; "
-            "choose one that does, such as eager or compiled"
+            f"backend {task.settings.options.backend!r}: not supported, since it does not compute values; "
+            "use eager or compiled"
         )
     epoch = task.batches.epoch(0)
     (batch,) = islice(epoch, 1)
@@ -186,30 +184,23 @@ def _shown(made: Profile) -> str:
 _PLAN_PATHS = {**OPTION_PATHS, "mesh": "options.mesh", "zero": "options.zero"}
 
 
-@click.command(cls=DottedCommand)
-@click.argument("model", required=False)
-@click.option(
-    "--at", metavar="B=64,…", default="", help="Numbers for named sizes of the batch; the recipe's for others."
-)
+@model_command()
+@click.option("--at", metavar="B=64,…", default="", help="Sizes of named dims (default: the recipe's).")
 @click.option(
     "--on",
     metavar="DEVICE",
     default=CPU,
     show_default=True,
-    help="cpu, this machine, whose rates are measured; a100, h100, h200 by published peaks; or a TOML file.",
+    help="Machine: cpu (this one), a100, h100, h200, FILE.",
 )
-@click.option("--calibrate", is_flag=True, help="Measure this machine anew, and keep that.")
-@click.option("--steps", type=click.IntRange(1), metavar="N", help="Hours and energy of a run of so many steps.")
-@click.option("--epochs", type=click.IntRange(1), metavar="N", help="The same of so many epochs of the recipe's data.")
-@click.option("--mesh", metavar="AXES", help="Plan the step of a rank of a mesh: data=4.")
-@click.option("--zero", type=int, metavar="LEVEL", help="With --mesh: ZeRO, as by train.")
-@click.option(
-    "--cluster", metavar="FILE", help="With --mesh: the machines by which messages are timed, as by check --cluster."
-)
-@click.option("--measure", is_flag=True, help="Run the step too, and say where the prediction differs and by how much.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
-@with_option_flags
+@click.option("--calibrate", is_flag=True, help="Measure the rates of this machine again.")
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Predict time and energy of N steps.")
+@click.option("--epochs", type=click.IntRange(1), metavar="N", help="Predict time and energy of N epochs.")
+@click.option("--mesh", metavar="AXES", help="Predict the step of a rank of a mesh: data=4.")
+@click.option("--zero", type=int, metavar="LEVEL", help="With --mesh: level of ZeRO, as for train.")
+@click.option("--cluster", metavar="FILE", help="With --mesh: machines, as for check --cluster.")
+@click.option("--measure", is_flag=True, help="Run the step, and compare it with the prediction.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(
     model: str | None,
     at: str,
@@ -223,16 +214,16 @@ def plan(
     config: Path | None,
     **flags: Any,
 ) -> None:
-    """Predict the time of a training step of MODEL (by default cnn), by block and by what it is bound; its memory, the
-    largest batch that fits, and what a run takes.
+    """Predict time and memory of a training step of MODEL (cnn by default).
 
-    MODEL is a shipped model, a file of your own or a run, configured as by train. The rates of this machine are
-    measured once, in a few seconds, and kept.
+    The plan has the time of each block with its bottleneck, the memory, the largest batch that fits, and the cost of a
+    run. MODEL is a shipped model, a model file or a run, configured as by train. --on may name a TOML file of rates.
+    The rates of this machine are measured once, in a few seconds, and stored.
     """
     settings = run_or_model(model, config, _PLAN_PATHS, flags, "plan")
     if calibrate:
         if on != CPU:
-            raise UsageError(f"--calibrate measures this machine, and the plan is for {on}; leave one of them out")
+            raise UsageError(f"--calibrate: measures this machine, but the plan is for {on}; leave one of them out")
         machine_rates(settings.options.replace(mesh="", zero=0), remeasure=True)
     made = predict_step(settings, at=read_sizes(at), on=on, steps=steps, epochs=epochs, cluster=cluster)
     found = measure_settings(settings, made) if measure else None

@@ -25,29 +25,44 @@ from ..runs.settings import Configuration, Settings, configure, configure_resume
 from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult
 from ..training.lr_range import LrRange, lr_range_test
-from .commands import OPTION_PATHS, DottedCommand, flag_layer, report_at_once, speaks, with_option_flags
+from .commands import (
+    OPTION_PATHS,
+    PATH,
+    Command,
+    flag_layer,
+    is_quiet,
+    model_command,
+    quiet_option,
+    report_at_once,
+    speaks,
+    tell,
+)
 from .exit_codes import UNHEARD, heeding_termination, silence
 
+_HEADINGS = {
+    "Training": "epochs lr batch_size data out resume config",
+    "Instead of training": "print_config show_groups lr_range compare compare_steps",
+    "Mesh": "mesh zero",
+    "Output": "no_progress quiet",
+}
 
-@click.command(cls=DottedCommand)
-@click.argument("model", required=False)
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
-@click.option("--epochs", type=int, metavar="N", help="Passes over the training data (default: the model's recipe).")
-@click.option("--lr", type=float, metavar="RATE", help="Peak learning rate (default: the model's recipe).")
-@click.option("--batch-size", type=int, metavar="N", help="Samples per step (default: the model's recipe).")
-@click.option("--data", metavar="FILE", help="A data file (default: the data of the model's recipe).")
-@click.option("--out", metavar="DIR", help="Keep metrics, checkpoints and a report in this new directory.")
-@click.option("--mesh", metavar="AXES", help="Share batches out over the ranks of a mesh, such as data=4.")
-@click.option("--zero", type=int, metavar="LEVEL", help="2: share out the optimizer's state (ZeRO), 3: parameters too.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with the run in DIR.")
-@click.option("--print-config", is_flag=True, help="Show every setting and where it came from, and stop.")
-@click.option("--show-groups", is_flag=True, help="Show what moves each parameter, and stop.")
-@click.option("--lr-range", metavar="A,B", help="Train shortly at rates from A to B, show the losses, and stop.")
-@click.option("--compare", metavar="A,B", help="Run the first steps on A and on B; name the op where they part.")
-@click.option("--compare-steps", type=int, default=3, show_default=True, metavar="N", help="How many steps to compare.")
-@click.option("--no-progress", is_flag=True, help="Show no bar, only a line for each epoch, as in files and pipes.")
-@click.option("--quiet", is_flag=True, help="Print errors only.")
-@with_option_flags
+
+@model_command(groups=_HEADINGS)
+@click.option("--epochs", type=int, metavar="N", help="Passes over the training data (default: the recipe's).")
+@click.option("--lr", type=float, metavar="RATE", help="Peak learning rate (default: the recipe's).")
+@click.option("--batch-size", type=int, metavar="N", help="Examples per step (default: the recipe's).")
+@click.option("--data", metavar="FILE", help="Data file (default: the data of the recipe).")
+@click.option("--out", metavar="DIR", help="Save metrics, checkpoints and a report in this new DIR.")
+@click.option("--mesh", metavar="AXES", help="Shard batches over the ranks of a mesh, such as data=4.")
+@click.option("--zero", type=int, metavar="LEVEL", help="Shard optimizer state (2), parameters too (3): ZeRO.")
+@click.option("--resume", type=PATH, metavar="DIR", help="Resume the run in DIR.")
+@click.option("--print-config", is_flag=True, help="Print every setting with its source.")
+@click.option("--show-groups", is_flag=True, help="Print the optimizer settings of each parameter.")
+@click.option("--lr-range", metavar="A,B", help="Train briefly at rates from A to B; print the losses.")
+@click.option("--compare", metavar="A,B", help="Run first steps on A and B; print the first op that differs.")
+@click.option("--compare-steps", type=int, default=3, show_default=True, metavar="N", help="Number of compared steps.")
+@click.option("--no-progress", is_flag=True, help="Print a line per epoch, without a progress bar.")
+@quiet_option
 def train(
     model: str | None,
     config: Path | None,
@@ -58,14 +73,15 @@ def train(
     compare: str | None,
     compare_steps: int,
     no_progress: bool,
-    quiet: bool,
     **flags: Any,
 ) -> int:
-    """Train MODEL (by default cnn) and print what it reaches on held-out data.
+    """Train MODEL (cnn by default) and print its metrics on held-out data.
 
-    Every setting can be given by its dotted name, as in --model.dropout 0.1 or --optimizer.name adam; --print-config
-    lists them all. A side of --compare is a backend, with a device, a dtype or options behind colons: for instance
-    eager,eager:float64 or eager,eager:fast_kernels=false; the exit code is 1 where the sides part.
+    MODEL is a shipped model or a model file, my_model.py. Set any setting by its dotted name, as in --model.dropout 0.1
+    or --optimizer.name adam; --print-config lists all of them.
+
+    A side of --compare is a backend, followed by a device, dtype or options after colons: eager,eager:float64 or
+    eager,eager:fast_kernels=false. The exit code is 1 if the sides differ.
     """
     layer = flag_layer(_PATHS, flags)
     if resume is None:
@@ -94,7 +110,7 @@ def train(
     with heeding_termination():
         task = prepare(configuration.settings)
         voice = Voice(task.settings.run.out)
-        voice.heard = speaks() and not quiet
+        voice.heard = speaks() and not is_quiet()
         _announce(task, voice)
 
         def watch(done: int, steps: int) -> Watcher:
@@ -192,7 +208,7 @@ def _conclude(task: Task, configuration: Configuration, outcome: RunOutcome, voi
         voice.say(stopped_line(epochs, task.settings.run.epochs, outcome.stopped))
     out = configuration.settings.run.out
     if out is not None:
-        voice.say(f"kept in {out}: report.html, metrics.jsonl, config.toml, checkpoint")
+        voice.say(f"saved in {out}: report.html, metrics.jsonl, config.toml, checkpoint")
 
 
 # Standard output that may fail before the run ends: a closed pipe, a full disk, a lost terminal -----------------------
@@ -225,7 +241,7 @@ class Voice:
             raise click.exceptions.Exit(UNHEARD)
         with suppress(OSError):
             reason = error.strerror or str(error)
-            click.echo(f"opstage: no more output ({reason}); the run goes on and is kept in {self._kept}", err=True)
+            click.echo(f"opstage: no more output ({reason}); the run continues and is saved in {self._kept}", err=True)
 
 
 @final
@@ -268,21 +284,22 @@ class Audible(AbstractContextManager["Audible"]):
 TEMPLATE = "new_model.txt"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name")
+@quiet_option
 def new(name: str) -> None:
-    """Write NAME.py, a model of your own with comments, which runs as it is.
+    """Write NAME.py, a model with comments, which runs as it is.
 
-    It is then named by its file: opstage check NAME.py, opstage train NAME.py --data FILE.
+    Then use the file as a model: opstage check NAME.py, opstage train NAME.py --data FILE.
     """
     path = Path(name if name.endswith(".py") else f"{name}.py")
     if not path.stem.isidentifier() or keyword.iskeyword(path.stem):
         raise UsageError(
-            f"{path.name}: {path.stem!r} is not a name for a Python module; it is of letters, digits and _, no keyword"
+            f"{path.name}: {path.stem!r} is not a module name; use letters, digits and _, and not a keyword"
         )
     if path.exists():
-        raise UsageError(f"{path} is there already; choose another name")
+        raise UsageError(f"{path} exists; choose another name")
     write_file(path, [files(__package__).joinpath(TEMPLATE).read_bytes()])
-    click.echo(f"wrote {path}")
-    click.echo(f"  opstage check {path}    its shapes, for every batch size")
-    click.echo(f"  opstage train {path} --out runs/{path.stem}    on the data of its recipe; --data FILE for yours")
+    tell(f"wrote {path}")
+    tell(f"  opstage check {path}    its shapes, for every batch size")
+    tell(f"  opstage train {path} --out runs/{path.stem}    on the data of its recipe; --data FILE for yours")

@@ -8,39 +8,58 @@ from typing import Any
 
 import click
 
+from .commands import PATH, Command
+
 EXIT_CODES = {"holds": 0, "violated": 1, "unknown": 3}
 
 
-@click.command("verify")
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("prop", metavar="PROPERTY", type=click.Path(path_type=Path))
-@click.option("--timeout", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds.")
+@click.command("verify", cls=Command)
+@click.argument("model", type=PATH)
+@click.argument("prop", metavar="PROPERTY", type=PATH)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Time limit in seconds.",
+)
 @click.option(
     "--method",
     type=click.Choice(["crown", "interval"]),
     default="crown",
     show_default=True,
-    help="How boxes are bounded.",
+    metavar="NAME",
+    help="Bounds of boxes: crown, interval.",
 )
 @click.option(
     "--split",
     type=click.Choice(["auto", "phases", "inputs"]),
     default="auto",
     show_default=True,
-    help="Split boxes along inputs, or by the signs of relus' operands too; auto: by both where inputs are many.",
+    metavar="NAME",
+    help="Splits: auto, phases (signs of relus too), inputs.",
 )
-@click.option("--output", default="", metavar="NAME", help="The output that the property is about, of several.")
-@click.option("--most-boxes", type=click.IntRange(min=1), help="Give up after so many boxes.")
+@click.option("--output", default="", metavar="NAME", help="Output that the property is about.")
+@click.option("--max-boxes", type=click.IntRange(min=1), metavar="N", help="Maximum number of boxes.")
+@click.option("--most-boxes", type=click.IntRange(min=1), hidden=True, deprecated="use --max-boxes")
 def verify(
-    model: Path, prop: Path, timeout: float, method: Any, split: Any, output: str, most_boxes: int | None
+    model: Path,
+    prop: Path,
+    timeout: float,
+    method: Any,
+    split: Any,
+    output: str,
+    max_boxes: int | None,
+    most_boxes: int | None,
 ) -> None:
-    """Prove or refute PROPERTY, a VNN-LIB file, for MODEL, an ONNX file or a run, by branch and bound.
+    """Prove or refute PROPERTY, a VNN-LIB file, for MODEL, an ONNX file or a run.
 
-    `holds` says that no input in the property's boxes is a counterexample, in exact arithmetic and in float32;
-    `violated` shows one, which was run, in onnxruntime too where that is installed; `unknown` says that the time or the
-    number of boxes was used up, or that Ctrl-C ended the search, and how much was proved until then.
+    The search is branch and bound. `holds`: no input in the boxes of the property is a counterexample, in exact
+    arithmetic and in float32. `violated`: the printed input is a counterexample; it was run, in onnxruntime too if that
+    is installed. `unknown`: the time limit, the maximum number of boxes or Ctrl-C ended the search.
 
-    Ends with 0 for holds, 1 for violated, 3 for unknown, 130 after Ctrl-C, and 2 for a file that cannot be used.
+    Exit code 0: holds; 1: violated; 3: unknown; 130: Ctrl-C; 2: a file cannot be used.
     """
     from ..interop.onnx.model import load
     from ..ops.errors import UsageError
@@ -69,7 +88,7 @@ def verify(
             method=method,
             confirm=confirm,
             splits=split,
-            max_boxes=most_boxes,
+            max_boxes=max_boxes if max_boxes is not None else most_boxes,
         )
     except SearchInterrupted as interrupted:
         verdict, code = interrupted.found, INTERRUPTED

@@ -457,4 +457,4 @@ def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any
         require_hosted(mesh, transport.processes)
         transport = on_gpus(transport, options.timeout)
     transport.wait_at_most(options.timeout)
-    return Ranks(base, mesh, transport, 0 if options.bucket == "0" else parse_bytes(options.bucket))
+    return Ranks(base, mesh, transport, 0 if options.bucket_size == "0" else parse_bytes(options.bucket_size))

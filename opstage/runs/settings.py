@@ -18,7 +18,7 @@ from ..data.table import CategoriesName, ScaleName, read_columns
 from ..models import MODELS
 from ..ops.errors import UsageError, brief
 from ..optim import schedule as schedule
-from ..options import Options
+from ..options import Options, environment
 from ..training import callbacks as callbacks
 from ..training.accumulate import Accumulate, require_one_meaning
 from .directory import CONFIG, ORIGINS, first_origins
@@ -325,18 +325,20 @@ def configure(
     file: str | os.PathLike[str] | None = None,
     values: Mapping[str, Any] | None = None,
     flags: Sequence[Layer] = (),
+    below: Sequence[Layer] = (),
     environ: Mapping[str, str] | None = None,
     defined: Definition | None = None,
 ) -> Configuration:
-    """Return the configuration of a run from all sources; `values` come from Python, `{"model": {"depth": 6}}`.
+    """Return the configuration of a run from all sources; `values` come from Python, `{"model": {"depth": 6}}`. All
+    sources but the recipe override those `below`.
 
     `defined` is the model, if already known; else it is found by name. Raises `UsageError`, with the source, for an
     entry that is not a setting.
     """
-    layers: list[Layer] = []
+    layers = [*below]
     if file is not None:
         layers.append(read_toml(file, {GROUPS}))
-    layers.append(_environment(os.environ if environ is None else environ))
+    layers.append(environment(environ))
     if values is not None:
         layers.append(Layer.of(values, "a value given in Python", {GROUPS}))
     layers += flags
@@ -453,13 +455,3 @@ def _recipe_layer(defined: Definition) -> Layer:
 
 def _recipe_origin(defined: Definition) -> str:
     return f"recipe of {defined.called}"
-
-
-def _environment(environ: Mapping[str, str]) -> Layer:
-    read = Options.from_env(environ)
-    names = {f"options.{f.name}": f"OPSTAGE_{f.name.upper()}" for f in fields(Options)}
-    given = {path: variable for path, variable in names.items() if variable in environ}
-    return Layer(
-        {path: getattr(read, path.partition(".")[2]) for path in given},
-        {path: f"environment variable {variable}" for path, variable in given.items()},
-    )

@@ -119,10 +119,10 @@ def test_an_excluded_folder_is_said_to_be(opstage: Command) -> None:
 
 def test_what_matches_nothing_is_an_error(opstage: Command) -> None:
     code, out, err = opstage("check", "modles/*.py")
-    assert (code, out) == (2, "") and "there is no file or folder that it matches" in err
+    assert (code, out) == (2, "") and "modles/*.py: matches no file or folder" in err
     project_file("opstage.toml", ["[check]", 'include = ["modles"]'])
     code, out, err = opstage("check")
-    assert (code, out) == (2, "") and "the project includes modles, and there is no such" in err
+    assert (code, out) == (2, "") and "include of the project: modles is not a file or folder" in err
 
 
 def test_a_model_file_in_a_folder(opstage: Command) -> None:
@@ -239,37 +239,44 @@ def test_what_a_project_says(opstage: Command, name: str, monkeypatch: pytest.Mo
 def test_the_nearest_project_holds(opstage: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     write({"a/pyproject.toml": "[tool.ruff]\n", "a/b/c.py": BAD, "a/opstage.toml": '[check]\nignore = ["shape"]\n'})
     write({"opstage.toml": '[check]\nignore = ["dtype"]\n'})
-    assert find_project(Path.cwd()).ignore == ("dtype",)
-    assert find_project(Path.cwd() / "a" / "b").ignore == ("shape",)
+    assert find_project(Path.cwd()).check.ignore == ("dtype",)
+    assert find_project(Path.cwd() / "a" / "b").check.ignore == ("shape",)
     Path("a/opstage.toml").unlink()
-    assert find_project(Path.cwd() / "a" / "b").ignore == ("dtype",)
+    assert find_project(Path.cwd() / "a" / "b").check.ignore == ("dtype",)
 
 
-def test_options_of_a_project(opstage: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    write({"good.py": GOOD})
-    project_file("opstage.toml", ["[options]", 'dtype = "float64"'])
+@pytest.mark.parametrize("target", ["good.py", "good.py:add", "mlp", "model.py"])
+def test_options_override_in_one_order(opstage: Command, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    """Defaults, the project, a file, the environment, flags: for functions and models alike."""
+    write({"good.py": GOOD, "file.toml": '[options]\ndtype = "float32"\n', "flat.toml": 'dtype = "float32"\n'})
+    assert opstage("new", "model", "--quiet")[0] == 0
 
     def dtype(*words: str) -> Any:
-        out = opstage("check", *words, "--format", "json")[1]
+        out = opstage("check", target, *words, "--format", "json")[1]
         return json.loads(out)["targets"][0]["inputs"][0]["type"].split()[-1]
 
-    for target in ("good.py", "mlp"):
-        assert dtype(target) == "float64"
-        assert dtype(target, "--dtype", "float32") == "float32"
-    monkeypatch.setenv("OPSTAGE_DTYPE", "float32")
-    assert dtype("good.py") == dtype("mlp") == "float32"
+    assert dtype() == "float32"
+    project_file("opstage.toml", ["[options]", 'dtype = "float64"'])
+    assert dtype() == "float64"
+    assert dtype("--config", "file.toml") == "float32"
+    if target.startswith("good"):
+        assert dtype("--config", "flat.toml") == "float32"
+    monkeypatch.setenv("OPSTAGE_DTYPE", "float64")
+    assert dtype("--config", "file.toml") == "float64"
+    assert dtype("--config", "file.toml", "--dtype", "float32") == "float32"
+    assert dtype("--options.dtype", "float32") == "float32"
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["[check]", 'selct = ["shape"]'], r"check\]: unknown key 'selct' \(did you mean 'select'\?\)"),
-        (["[check]", 'select = ["shap"]'], r"check\] select: unknown rule 'shap' \(did you mean 'shape'\?\)"),
-        (["[check]", 'select = "shape"'], "expected a list of strings"),
-        (["[check]", "strict = 1"], "expected true or false"),
+        (["[check]", 'selct = ["shape"]'], r":2: \[check\] has no key 'selct' \(did you mean 'select'\?\)"),
+        (["[check]", 'select = ["shap"]'], r":2: select: unknown rule 'shap' \(did you mean 'shape'\?\)"),
+        (["[check]", 'select = "shape"'], ":2: check.select: 'shape' is not a list, each a string"),
+        (["[check]", "strict = 1"], ":2: check.strict: 1 is not true or false"),
         (["[check]", 'time-limit = "soon"'], "'soon' is not a duration"),
-        (["[check]", 'per-file-ignores = ["a"]'], "expected a table"),
-        (["[option]", "dtype = 1"], r"unknown key 'option' \(did you mean 'options'\?\)"),
+        (["[check]", 'per-file-ignores = ["a"]'], "is not a table, each a list, each a string"),
+        (["[option]", "dtype = 1"], r"no table \[option\] \(did you mean 'options'\?\)"),
         (["[options]", 'dtype = "float16"'], "dtype: "),
         (["[check"], "not a TOML file"),
     ],

@@ -42,7 +42,7 @@ def test_a_kept_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num
     failing(monkeypatch, number, after)
     run = CliRunner().invoke(cli, [*SMALL, "--out", str(tmp_path / "run")], standalone_mode=False)
     assert run.exception is None and run.return_value == 0
-    assert run.stderr.count("no more output") == 1 and "is kept in" in run.stderr
+    assert run.stderr.count("no more output") == 1 and "is saved in" in run.stderr
     assert len(run.stdout.splitlines()) == after
     assert len(checkpoint.load(tmp_path / "run" / CHECKPOINT).position.results) == 2
     assert "Finished" in (tmp_path / "run" / REPORT).read_text()

@@ -73,7 +73,7 @@ def test_a_new_file_is_checked_trained_drawn_and_measured(opstage: Command, fold
     code, out, err = opstage("bench", "mine.py", "--seconds", "0", "--json")
     assert code == 0 and json.loads(out)["model"] == "mine", out + err
     code, out, err = opstage("new", "mine")
-    assert (code, out) == (2, "") and "mine.py is there already" in err
+    assert (code, out) == (2, "") and "mine.py exists; choose another name" in err
 
 
 def test_a_file_in_a_checkout_of_the_framework(opstage: Command, folder: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_file_without_a_loss_predicts_and_is_timed(opstage: Command, net: str,
         assert (figures["measured"], figures["batch_size"], figures["parameters"]) == ("predictions", 3, 80)
     for words, message in (
         (("bench", net, "--at", "T=3"), "lacks a size of this name"),
-        (("bench", net, "--profile"), "has no loss"),
+        (("bench", net, "--profile"), "a model without a loss"),
         (("predict", "gone.onnx", "--data", "x.npz", "--out", "p.npz"), "cannot be read"),
         (("predict", net, "--data", "rows.csv", "--out", "p.txt"), ".csv or .npz"),
         (("predict", net, "--data", "x.npz", "--out", "p.npz", "--backend", "shape_check"), "computes no values"),

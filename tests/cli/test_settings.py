@@ -77,7 +77,7 @@ def test_check_takes_the_configuration_too(opstage: Command) -> None:
 def test_a_run_in_a_directory_is_refused_twice_and_resumed(opstage: Command, tmp_path: Path) -> None:
     code, out, _ = opstage("train", "mlp", *TINY, "--out", "run", "--run.plot", "false")
     assert code == 0
-    assert out.splitlines()[-1] == "kept in run: report.html, metrics.jsonl, config.toml, checkpoint"
+    assert out.splitlines()[-1] == "saved in run: report.html, metrics.jsonl, config.toml, checkpoint"
     code, _, err = opstage("train", "mlp", *TINY, "--out", "run")
     assert (code, err) == (
         2,

@@ -30,7 +30,7 @@ def test_weights_come_in_are_trained_and_go_out_again(opstage: Command, file: Pa
     assert code == 0
     assert "│ layers.1.weight │ (10, 8) │ net.4.weight │ (10, 8)   │ place and shape │" in out
     assert "a tensor for 4 of 4 parameters, 0 errors" in out
-    assert "go on with: opstage train --resume run" in out
+    assert "continue with: opstage train --resume run" in out
     held = checkpoint.load(tmp_path / "run" / "checkpoint")
     given = read_state_dict(file)
     assert np.array_equal(held.trainer.params["layers.1.weight"], given["net.4.weight"])
@@ -49,7 +49,7 @@ def test_an_import_is_where_a_run_begins(opstage: Command, file: Path, tmp_path:
     assert opstage("import-weights", "mlp", str(file), "--out", "run", *words)[0] == 0
     code, out, err = opstage("train", "--resume", "run")
     assert (code, err) == (0, "")
-    assert "kept in run" in out
+    assert "saved in run: report.html" in out
     assert checkpoint.load(tmp_path / "run" / "checkpoint").position.epoch == 1
 
 
@@ -78,7 +78,7 @@ def test_bad_exports(opstage: Command, file: Path, tmp_path: Path) -> None:
     assert opstage("import-weights", "mlp", str(file), "--out", "run", *SIZE)[0] == 0
     for words, message in [
         (["none", "out.safetensors"], "none: no such folder"),
-        (["run", "out.safetensors", "--map", "a=b"], "--map needs the file given by --like"),
+        (["run", "out.safetensors", "--map", "a=b"], "--map: requires --like"),
         (["run", "none/out.safetensors"], "none/out.safetensors: cannot be written: No such file or directory"),
     ]:
         code, _, err = opstage("export-weights", *words)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from opstage.config import Layer
 from opstage.ops.errors import UsageError
-from opstage.options import Options
+from opstage.options import Options, read_option
+from opstage.runs.settings import configure
 
 DEFAULTS = {
     "backend": "eager",
@@ -27,7 +30,7 @@ DEFAULTS = {
     "program_memory": "128MiB",
     "mesh": "",
     "zero": 0,
-    "bucket": "1MiB",
+    "bucket_size": "1MiB",
     "accumulate": 1,
     "timeout": 60,
 }
@@ -75,7 +78,7 @@ def test_any_registered_name_may_be_a_backend() -> None:
         ("seed", 2**64, "is not a seed"),
         ("seed", True, "option seed: True is not a seed"),
         ("seed", 1.0, "option seed: 1.0 is not a seed"),
-        ("zero", 1, "option zero: 1 is not a level of ZeRO that there is; expected 0, 2 or 3"),
+        ("zero", 1, "option zero: 1 is not a level of ZeRO; expected 0, 2 or 3"),
         ("timeout", 0, "option timeout: 0 is not a number of seconds; expected an integer from 1 to"),
         ("timeout", 1.5, "option timeout: 1.5 is not a number of seconds"),
         ("timeout", True, "option timeout: True is not a number of seconds"),
@@ -213,7 +216,7 @@ def test_from_env_reads_every_field() -> None:
         "OPSTAGE_PROGRAM_MEMORY": "2GiB",
         "OPSTAGE_MESH": "data=4",
         "OPSTAGE_ZERO": "2",
-        "OPSTAGE_BUCKET": "2MiB",
+        "OPSTAGE_BUCKET_SIZE": "2MiB",
         "OPSTAGE_ACCUMULATE": "4",
         "OPSTAGE_TIMEOUT": "90",
     }
@@ -233,7 +236,7 @@ def test_from_env_reads_every_field() -> None:
         "program_memory": "2GiB",
         "mesh": "data=4",
         "zero": 2,
-        "bucket": "2MiB",
+        "bucket_size": "2MiB",
         "accumulate": 4,
         "timeout": 90,
     }
@@ -247,8 +250,8 @@ def test_from_env_reads_the_process_environment(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("variable", "text", "message"),
     [
-        ("OPSTAGE_DEVCE", "cpu", "no such option (did you mean 'OPSTAGE_DEVICE'?)"),
-        ("OPSTAGE_device", "cpu", "no such option (did you mean 'OPSTAGE_DEVICE'?)"),
+        ("OPSTAGE_DEVCE", "cpu", "unknown option (did you mean 'OPSTAGE_DEVICE'?)"),
+        ("OPSTAGE_device", "cpu", "unknown option (did you mean 'OPSTAGE_DEVICE'?)"),
         ("OPSTAGE_DEVICE", "gpu", "'gpu' is not one of 'cpu', 'cuda' (did you mean 'cpu'?)"),
         ("OPSTAGE_SEED", "-1", "'-1' is not a seed"),
         ("OPSTAGE_SEED", "1.5", "'1.5' is not a seed"),
@@ -262,3 +265,25 @@ def test_from_env_errors_name_the_variable(variable: str, text: str, message: st
         Options.from_env({variable: text})
     assert str(error.value).startswith(f"environment variable {variable}: ")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: Options(bucket="2MiB"),  # type: ignore[call-arg]
+        lambda path: Options().replace(bucket="2MiB"),
+        lambda path: Options.from_dict({"bucket": "2MiB"}),
+        lambda path: Options.from_env({"OPSTAGE_BUCKET": "2MiB"}),
+        lambda path: Options.from_toml(write(path, '[options]\nbucket = "2MiB"')),
+        lambda path: configure("mlp", flags=[Layer.of({"options.bucket": "2MiB"}, "here")]).settings.options,
+        lambda path: Options().replace(bucket_size=read_option("bucket", "2MiB")),
+    ],
+    ids=["constructor", "replace", "dict", "environment", "file", "setting", "text"],
+)
+def test_an_earlier_name_of_an_option_warns(tmp_path: Path, make: Callable[[Path], Options]) -> None:
+    with pytest.warns(DeprecationWarning, match="bucket is now (options.)?bucket_size"):
+        options = make(tmp_path)
+    assert options == Options(bucket_size="2MiB")
+    with pytest.warns(DeprecationWarning, match="bucket is now bucket_size") as record:
+        assert options.bucket == "2MiB"
+    assert record[0].filename == __file__

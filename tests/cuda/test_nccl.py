@@ -88,9 +88,9 @@ def trained(**options: Any) -> tuple[list[float], list[bytes], int]:
 @pytest.mark.parametrize("zero, bucket", [(0, "0"), (0, "1MiB"), (2, "600"), (3, "600"), (3, "1MiB")])
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_training_has_the_bits_of_one_process(backend: str, zero: int, bucket: str, nccl: Nccl) -> None:
-    options: dict[str, Any] = {"backend": backend, "zero": zero, "bucket": bucket}
+    options: dict[str, Any] = {"backend": backend, "zero": zero, "bucket_size": bucket}
     losses, params, sent = trained(**options)
-    assert (losses, params) == trained(**{**options, "zero": 0, "bucket": "0"})[:2]
+    assert (losses, params) == trained(**{**options, "zero": 0, "bucket_size": "0"})[:2]
     assert losses[-1] != losses[0] and not sent and not nccl.calls
     for process, found in enumerate(on_processes(4, lambda _: trained(**options))):
         assert found[:2] == (losses, params)

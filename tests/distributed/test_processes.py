@@ -53,7 +53,7 @@ def trained(
     name: str, mesh: str, backend: str = "eager", steps: int = 2, zero: int = 0, bucket: str = "0"
 ) -> tuple[list[float], str]:
     made, rng = model(name, SMALL) if name == "gpt" else model(name), np.random.default_rng(0)
-    trainer = trainer_of(made, Options(mesh=mesh, backend=backend, zero=zero, bucket=bucket))
+    trainer = trainer_of(made, Options(mesh=mesh, backend=backend, zero=zero, bucket_size=bucket))
     losses, leaves = adamw_steps(trainer, [rows_of(made.batch, rng, 12) for _ in range(steps)])
     moments = trainer.export().moments["adamw"].slots.values()
     return losses, digest([*leaves, *(slot for slots in moments for slot in slots)])

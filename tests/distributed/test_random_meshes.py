@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*never reaches the loss")
 
 def trained(case: Drawn, zero: int, bucket: str) -> list[bytes]:
     """Losses, parameters and moments after some steps, on the ranks that this process hosts."""
-    how = Options(mesh=case.mesh, backend=case.backend, accumulate=case.accumulate, zero=zero, bucket=bucket)
+    how = Options(mesh=case.mesh, backend=case.backend, accumulate=case.accumulate, zero=zero, bucket_size=bucket)
     clipping = optim.clip.by_global_norm(0.5) if case.clipped else None
     trainer = opstage.scalar_trainer(case.loss, case.params(), options=how, clip=clipping)
     rule = optim.adamw(lr=0.01)

@@ -28,15 +28,15 @@ RULE = optim.adamw(lr=1e-3)
 @pytest.mark.parametrize(
     "name, mesh, counts, options",
     [
-        ("mlp", "data=4", (2, 4), {"bucket": "0"}),
-        ("mlp", "data=4", (2, 4), {"bucket": "0", "zero": 2}),
-        ("mlp", "data=6", (3, 6), {"bucket": "0", "zero": 3}),
+        ("mlp", "data=4", (2, 4), {"bucket_size": "0"}),
+        ("mlp", "data=4", (2, 4), {"bucket_size": "0", "zero": 2}),
+        ("mlp", "data=6", (3, 6), {"bucket_size": "0", "zero": 3}),
         ("mlp", "data=2", (2,), {}),
-        ("mlp", "data=2", (2,), {"bucket": "100KiB"}),
-        ("mlp", "data=2", (2,), {"bucket": "100KiB", "backend": "compiled"}),
-        ("gpt", "data=2,model=2", (2, 4), {"bucket": "0", "zero": 3}),
-        pytest.param("gpt", "model=2,data=2", (4,), {"bucket": "0"}, marks=pytest.mark.slow),
-        pytest.param("cnn", "data=3", (3,), {"bucket": "0", "zero": 2}, marks=pytest.mark.slow),
+        ("mlp", "data=2", (2,), {"bucket_size": "100KiB"}),
+        ("mlp", "data=2", (2,), {"bucket_size": "100KiB", "backend": "compiled"}),
+        ("gpt", "data=2,model=2", (2, 4), {"bucket_size": "0", "zero": 3}),
+        pytest.param("gpt", "model=2,data=2", (4,), {"bucket_size": "0"}, marks=pytest.mark.slow),
+        pytest.param("cnn", "data=3", (3,), {"bucket_size": "0", "zero": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_a_step_sends_what_is_predicted(name: str, mesh: str, counts: tuple[int, ...], options: Any) -> None:

@@ -22,7 +22,7 @@ SMALL = {"gpt": gpt.Config(width=32, depth=1, heads=2, hidden=64, length=16, dro
 def digest(name: str, backend: str, steps: int, mesh: str, zero: int = 0, bucket: int = 0, rows: int = 8) -> str:
     """The SHA-256 of all losses, and of the parameters and moments after so many steps of AdamW."""
     made = model(name, SMALL[name]) if name in SMALL else model(name)
-    options = Options(mesh=mesh, backend=backend, zero=zero, bucket=str(bucket))
+    options = Options(mesh=mesh, backend=backend, zero=zero, bucket_size=str(bucket))
     state = None if made.state is None else init.build(made.state, seed=0)
     trainer = opstage.scalar_trainer(
         made.loss, init.build(made.init, seed=0), *made.batch, options=options, state=state

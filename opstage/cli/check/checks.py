@@ -34,9 +34,11 @@ from .request import Asked, Request
 from .sections import RECIPE, checked_with, completed, optimizer_called, read_bounds
 
 
-def check_configured(model: str | None, file: Path | None, flags: Sequence[Layer], asked: Asked) -> CheckOutcome:
-    """Return the outcome for a model, by default cnn, configured as by train."""
-    return check_shipped(configure(model, file=file, flags=flags).settings, asked)
+def check_configured(
+    model: str | None, file: Path | None, flags: Sequence[Layer], asked: Asked, below: Sequence[Layer] = ()
+) -> CheckOutcome:
+    """Return the outcome for a model, by default cnn, configured as by train; all sources override those `below`."""
+    return check_shipped(configure(model, file=file, flags=flags, below=below).settings, asked)
 
 
 def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
@@ -150,9 +152,11 @@ def check_user(request: Request) -> Iterator[CheckOutcome]:
     except Refusal as error:
         yield CheckOutcome(request.label, unusable=Unusable(error.reason, error.source))
         return
-    if request.asked.settings:
-        flag = next(iter(request.asked.settings))
-        yield CheckOutcome(request.label, unusable=Unusable(f"--{flag} is a setting of models, and it has none"))
+    flag = next((path for path in request.asked.settings if not path.startswith("options.")), None)
+    if flag is not None:
+        yield CheckOutcome(
+            request.label, unusable=Unusable(f"--{flag} is a setting of models, of which the file has none")
+        )
         return
     for name, program in programs.items():
         label = request.label if request.function is not None else f"{request.label}:{name}"
@@ -187,7 +191,7 @@ def _check_model(word: str, module: ModuleType, request: Request) -> CheckOutcom
 
 def _check(label: str, program: Callable[..., Any], module: ModuleType, request: Request) -> CheckOutcome:
     asked = request.asked
-    chosen = Options.from_env().replace(**asked.options)
+    chosen = Options(**asked.options)
     options = checked_with(chosen, asked)
     make_interpreter(options)  # raises if the backend or device is missing, which is not a finding about the program
     checked = check_program(

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ...ops.errors import UsageError
+
 GRACE = 10.0
 """Seconds that a process has for start and end, in addition to the time limit of the check."""
 
@@ -24,7 +26,7 @@ class Asked:
     initial         whether parameters are as they are initialised, for ranges
     params, state   names of functions or values that hold parameters and state
     step            None where the program decides
-    options         what flags set among the `Options`
+    options         the `Options` that any source sets, by name
     max_memory      an amount such as 24GiB
     settings        of a model, as `--model.hidden 64` spells them, by dotted path; None for a flag without a value
     config          a TOML file with more of them
@@ -88,8 +90,10 @@ class Request:
 # Durations ------------------------------------------------------------------------------------------------------------
 
 
-def seconds(text: str) -> float | None:
-    """Parse `60`, `60s`, `2m` or `500ms` to seconds; return None for anything but a positive duration."""
+def read_seconds(text: str) -> float:
+    """Parse `60`, `60s`, `2m` or `500ms` to seconds. Raises UsageError for anything but a positive duration."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?", text.strip())
     found = float(match[1]) * {"ms": 1e-3, "m": 60.0}.get(match[2] or "s", 1.0) if match is not None else 0.0
-    return found if found > 0 else None
+    if not found > 0:
+        raise UsageError(f"{text!r} is not a duration; expected one such as 60s, 2m or 500ms")
+    return found

@@ -9,14 +9,14 @@ import io
 import os
 import re
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
-from ...config import toml_document
+from ...config import Layer, merge, read_toml
 from ...files import require_file
 from ...interpreters.shape_check.finding import RANGE_RULES, Finding
 from ...interpreters.shape_check.formats.document import CheckOutcome
@@ -26,7 +26,7 @@ from ...models.model import MAKE
 from ...ops.errors import SourceLine, UsageError, nearest
 from ...options import Options
 from ...runs.directory import CONFIG, SOURCE
-from .request import seconds
+from .request import read_seconds
 
 # Targets --------------------------------------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ def read_target(word: str) -> CheckTarget:
     if not colon or "/" in function or "\\" in function:
         place, function = word, ""
     elif not function:
-        raise UsageError(f"{word}: no function is named after the colon")
+        raise UsageError(f"{word}: expected the name of a function after the colon")
     named = function or None
     if place.endswith((".onnx", ".pt2")):
         require_file(place)
@@ -159,7 +159,7 @@ def files_in(word: str, exclude: Sequence[str], root: Path) -> Iterator[Path]:
     if not os.path.isdir(word):
         matching = sorted(glob(word, recursive=True))
         if not matching:
-            raise UsageError(f"{word}: there is no file or folder that it matches")
+            raise UsageError(f"{word}: matches no file or folder")
         for found in matching:
             if os.path.isdir(found):
                 yield from files_in(found, exclude, root)
@@ -282,7 +282,7 @@ def _unused(comment: _Comment, project: Project) -> Iterator[Finding]:
             yield _finding(comment, reason, "opstage check --rules lists them")
         elif rule not in comment.used and project.counts(rule, comment.source.file):
             yield _finding(comment, f"this line has no finding of {rule}", "take the comment out")
-    if not comment.rules and not comment.used and project.select is None:
+    if not comment.rules and not comment.used and project.check.select is None:
         yield _finding(comment, "this line has no finding", "take the comment out")
 
 
@@ -293,32 +293,48 @@ def _finding(comment: _Comment, reason: str, fix: str) -> Finding:
 # The settings of a project: `opstage.toml`, or `[tool.opstage]` in `pyproject.toml` -----------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckSettings:
+    """[check]: what is checked if nothing is named, and which findings count."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    """Files and folders that are skipped in folders."""
+    select: tuple[str, ...] | None = None
+    """Rules by name; None: all."""
+    ignore: tuple[str, ...] = ()
+    per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Rules by a pattern of files."""
+    strict: bool = False
+    warnings_as_errors: bool = False
+    time_limit: str | float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("select", "ignore"):
+            require_rules(getattr(self, name) or (), f"{name}: ")
+        for pattern, rules in self.per_file_ignores.items():
+            require_rules(rules, f"per-file-ignores {pattern!r}: ")
+        if self.time_limit is not None:
+            object.__setattr__(self, "time_limit", read_seconds(str(self.time_limit)))
+
+
 @dataclass(frozen=True)
 class Project:
-    """root               the folder of the file, the working directory where there is none
-    include              what is checked when nothing is named
-    exclude              what is passed over in folders
-    select, ignore       rules by name; None: all of them, none of them
-    per_file_ignores     rules by a pattern of files
-    options              of `Options`, by name
+    """The settings that a project's file has, and the options that it sets.
+
+    root    the folder of the file, the working directory if there is none
     """
 
     root: Path
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    select: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] = ()
-    per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    strict: bool = False
-    warnings_as_errors: bool = False
-    time_limit: float | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    check: CheckSettings = field(default_factory=CheckSettings)
+    options: Layer = field(default_factory=lambda: Layer({}, {}))
 
     def counts(self, rule: str, file: str | None) -> bool:
-        """Whether a warning or note of a rule, at a line of a file, is selected."""
-        if rule in self.ignore or (self.select is not None and rule not in self.select):
+        """Return whether a warning or note of a rule, at a line of a file, is selected."""
+        check = self.check
+        if rule in check.ignore or (check.select is not None and rule not in check.select):
             return False
-        ignored = self.per_file_ignores.items() if file is not None else ()
+        ignored = check.per_file_ignores.items() if file is not None else ()
         return not any(rule in rules and matches(Path(str(file)), pattern, self.root) for pattern, rules in ignored)
 
 
@@ -339,88 +355,29 @@ def find_project(start: Path) -> Project:
         dtype = "float64"
     """
     for folder in (start, *start.parents):
-        for name, table in (("opstage.toml", ()), ("pyproject.toml", ("tool", "opstage"))):
+        for name, table in (("opstage.toml", ""), ("pyproject.toml", "tool.opstage.")):
             path = folder / name
             if path.is_file():
-                found: Any = toml_document(path, largest=1 << 20)[0]
-                for key in table:
-                    found = found.get(key) if isinstance(found, dict) else None
-                if found is not None:
-                    return _project(found, path, ".".join(table))
+                layer = read_toml(os.path.relpath(path), {f"{table}check.per-file-ignores"}, largest=1 << 20)
+                given = {key: value for key, value in layer.values.items() if key.startswith(table)}
+                if given or not table:
+                    names = {key: key.removeprefix(table).replace("-", "_") for key in given}
+                    return _project(
+                        folder,
+                        {names[key]: value for key, value in given.items()},
+                        {names[key]: layer.origins[key] for key in given},
+                    )
     return Project(start)
 
 
-def rules_named(names: tuple[str, ...] | list[str], where: str) -> tuple[str, ...]:
-    """Check that all names are rules."""
+def _project(root: Path, values: Mapping[str, Any], origins: Mapping[str, str]) -> Project:
+    merged = merge({"check": CheckSettings, "options": Options}, [Layer(values, origins)])
+    options = {path: value for path, value in values.items() if path.startswith("options.")}
+    return Project(root, merged.sections["check"], Layer(options, origins))
+
+
+def require_rules(names: Sequence[str], where: str = "") -> None:
+    """Raise UsageError for a name that is not a rule."""
     for name in names:
         if name not in RULES:
-            raise UsageError(f"{where}: unknown rule {name!r}{nearest(name, RULES)}; opstage check --rules lists them")
-    return tuple(names)
-
-
-def _project(table: Any, path: Path, prefix: str) -> Project:
-    shown = os.path.relpath(path)
-    tables = _table(table, f"{shown}: {prefix}" if prefix else shown)
-    _require_known(tables, ("check", "options"), f"{shown}: [{prefix}]" if prefix else shown)
-    prefix = f"{prefix}." if prefix else ""
-    at = f"{shown}: [{prefix}check]"
-    given = {key.replace("_", "-"): value for key, value in _table(tables.get("check", {}), at).items()}
-    _require_known(given, _KEYS, at)
-    values: dict[str, Any] = {}
-    for key, value in given.items():
-        name, read = _KEYS[key]
-        values[name] = read(value, f"{at} {key}")
-    options = _table(tables.get("options", {}), f"{shown}: [{prefix}options]")
-    Options.from_dict(options, source=f"{shown}: [{prefix}options]")
-    return Project(path.parent, **values, options=options)
-
-
-def _require_known(given: Mapping[str, Any], known: Mapping[str, Any] | tuple[str, ...], at: str) -> None:
-    for key in given:
-        if key not in known:
-            raise UsageError(f"{at}: unknown key {key!r}{nearest(key, known)}; it has {', '.join(known)}")
-
-
-def _table(value: Any, at: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise UsageError(f"{at}: expected a table, not {value!r}")
-    return value
-
-
-def _strings(value: Any, at: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-        raise UsageError(f"{at}: expected a list of strings, not {value!r}")
-    return tuple(value)
-
-
-def _rules(value: Any, at: str) -> tuple[str, ...]:
-    return rules_named(_strings(value, at), at)
-
-
-def _patterns(value: Any, at: str) -> dict[str, tuple[str, ...]]:
-    return {pattern: _rules(rules, f"{at} {pattern!r}") for pattern, rules in _table(value, at).items()}
-
-
-def _flag(value: Any, at: str) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError(f"{at}: expected true or false, not {value!r}")
-    return value
-
-
-def _time(value: Any, at: str) -> float:
-    found = seconds(str(value)) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None
-    if found is None:
-        raise UsageError(f"{at}: {value!r} is not a duration; expected one such as 60s, 2m or 500ms")
-    return found
-
-
-_KEYS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
-    "include": ("include", _strings),
-    "exclude": ("exclude", _strings),
-    "select": ("select", _rules),
-    "ignore": ("ignore", _rules),
-    "per-file-ignores": ("per_file_ignores", _patterns),
-    "strict": ("strict", _flag),
-    "warnings-as-errors": ("warnings_as_errors", _flag),
-    "time-limit": ("time_limit", _time),
-}
+            raise UsageError(f"{where}unknown rule {name!r}{nearest(name, RULES)}; opstage check --rules lists them")
