@@ -99,7 +99,7 @@ def line(outcome: CheckOutcome) -> str:
     [
         ("loops", "B is symbolic", "for i in range(x.shape[0]):"),
         ("compares", "whether B > 3 is not decided", "if x.shape[0] > 3:"),
-        ("branches", "no truth value", "return x if x else -x"),
+        ("branches", "the truth value of a ref is not supported", "return x if x else -x"),
         ("recurses", "RecursionError", "return recurses(ops, x)"),
         ("raises", "RuntimeError: boom", 'raise RuntimeError("boom")'),
         ("raises_beneath", "TypeError: '<' not supported", 'return sorted([1, "a"])'),

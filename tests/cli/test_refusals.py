@@ -61,7 +61,7 @@ REFUSED = [
     ("graph mlp --at B=-1", "--at B=-1: expected NAME=NUMBER"),
     ("graph mlp --at B=0", "a size is at least 1"),
     ("graph mlp --at B=1,B=2", "B is given twice"),
-    ("graph mlp --at C=1", "mlp has no size 'C'; it has B"),
+    ("graph mlp --at C=1", "mlp does not have a size 'C'; it has B"),
     ("graph gpt --at T=4096", "gpt at T=4096: T <= 128 does not hold"),
     (
         "graph mlp -o mlp.png",

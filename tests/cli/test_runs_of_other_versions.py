@@ -36,4 +36,4 @@ def test_another_format_is_an_error(run: Path, opstage: Command) -> None:
     for words in (["evaluate", "run"], ["train", "--resume", "run"], ["report", "run"]):
         code, _, err = opstage(*words)
         assert (code, err.count("\n")) == (2, 1), words
-        assert "run.json: of format 2, written by Opstage 0." in err
+        assert "run.json: is of format 2, written by Opstage 0." in err
