@@ -234,7 +234,7 @@ def check(
 def vmap(
     program: Program, in_axes: Any = 0, out_axes: Any = 0, chunk: int | None = None, draws: str = "each"
 ) -> Program:
-    """Return the program of a batch of examples, made of the program of one: for `run`, `check`, `compile`, and others.
+    """Return the program that runs the program of one example on a batch, for `run`, `check`, `compile` and others.
 
     See `opstage.transform.vmap` for the arguments; `in_axes` has an entry for each argument behind `ops`. As jax.vmap.
 

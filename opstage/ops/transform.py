@@ -199,7 +199,7 @@ def _num_elements(leaves: Sequence[Any]) -> Dim:
 
 
 def _basis_vector(ops: Ops[R], number: R, leaves: Sequence[Any]) -> list[R]:
-    """Tensors like the leaves whose element `number`, counted through all leaves, is 1 and whose others are 0."""
+    """Return tensors like the leaves that are 1 at element `number`, counted through all leaves, and 0 elsewhere."""
     total = _num_elements(leaves)
     hot = ops.equal(ops.iota(shape=(total,)), ops.broadcast_to(number, shape=(total,)))
     found = []
@@ -213,7 +213,7 @@ def _basis_vector(ops: Ops[R], number: R, leaves: Sequence[Any]) -> list[R]:
 
 
 def _blocks(ops: Ops[R], tree: Any, leaves: Sequence[Any]) -> list[Any]:
-    """A tree whose leaves have a row for each element of `leaves`: a tree for each leaf, of shapes (*leaf, *row)."""
+    """Split a tree whose leaves have a row for each element of `leaves` into trees of shapes (*leaf, *row)."""
     found = []
     start: Dim = 0
     for leaf in leaves:

@@ -1,9 +1,8 @@
 """Loops and branches on a batch of examples.
 
-A scan over all examples at once carries what any example changes. A choice that differs from example to example runs
-every branch that some example takes, and a `while_loop` runs until the last example has ended; an example for which a
-branch or an iteration does not count computes it on a copy of one for which it does, so that it cannot add a nan or an
-error of its own.
+A scan runs all examples at once and carries what any example changes. If a choice differs between examples, every
+branch that some example takes runs. A `while_loop` runs until the last example has ended. An example for which a branch
+or an iteration does not count gets a copy of the values of one for which it does, and so cannot add a nan or an error.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def _first_two_swapped(ops: Any, x: Any) -> Any:
 
 
 def batched_scan(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
-    """One loop, whose body runs all examples."""
+    """Bind one loop whose body runs all examples."""
     loop, inner = ScanParameters(**static), ops.inner
     body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
     flags = [ref.batched for ref in refs]
@@ -66,7 +65,7 @@ def batched_scan(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batche
 
 
 def _carried(ops: Batching[Any], refs: Sequence[Batched], flags: Sequence[bool]) -> list[Any]:
-    """The values of carries, with the examples in front where `flags` say so."""
+    """Return the values of carries, with the examples first where `flags` say so."""
     return [ops.stretched(ref) if flag else ref.value for ref, flag in zip(refs, flags)]
 
 
@@ -75,8 +74,8 @@ def _select(ops: Batching[Any], mask: Batched, x: Batched, y: Batched) -> Batche
     return found
 
 
-def _where(ops: Batching[Any], mask: Batched, x: Batched) -> Batched:
-    """x, in which a copy of an example where the mask holds replaces those where it does not.
+def _fill_unselected(ops: Batching[Any], mask: Batched, x: Batched) -> Batched:
+    """Return x with a copy of an example where the mask holds in place of those where it does not.
 
     What these compute is not used, and has no nan that a product with a cotangent of zero could keep."""
     if not x.batched:
@@ -87,7 +86,7 @@ def _where(ops: Batching[Any], mask: Batched, x: Batched) -> Batched:
 
 
 def batched_switch(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
-    """A common choice stays one; otherwise each branch that any example takes runs, and each example selects."""
+    """Keep a common choice; otherwise run each branch that any example takes, and select for each example."""
     (index, *operands), bodies = refs, get_branches(static)
     if index.batched:
         return _switch_of_each(ops, index, operands, bodies)
@@ -103,7 +102,7 @@ def batched_switch(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batc
 
 
 def batched_remat(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
-    """The body runs all examples, and runs them again in the backward pass."""
+    """Bind one remat whose body runs all examples."""
     body: Body = static["body"]
     tracer = Tracer(ops.inner, body.lines, loops=False)
     over = ops.on(tracer)
@@ -129,13 +128,13 @@ def _switch_of_each(
             return tuple([over.full(shape=t.shape, value=0, dtype=t.dtype) for t in body.output_types])
 
         taken = ops.ref(ops.inner.reduce_any(this.value))
-        outs = ops.cond(taken, run, nothing, *[_where(ops, this, x) for x in operands])
+        outs = ops.cond(taken, run, nothing, *[_fill_unselected(ops, this, x) for x in operands])
         found = [_select(ops, this, x, y) for x, y in zip(outs, found)] if found else list(outs)
     return found
 
 
 def batched_while(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
-    """One loop until the last example has ended; the carries of the others stay as they are.
+    """Bind one loop that runs until the last example has ended; the carries of the others stay as they are.
 
     If examples end apart, the count of iterations is a carry of each, and the loop's own count is one carry more."""
     loop, inner = WhileParameters(**static), ops.inner
@@ -160,7 +159,7 @@ def batched_while(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batch
         active: Any = None
         if apart:
             (active,) = evaluate(over, loop.test, given, constants(over, loop.test))
-            given = [_where(over, active, ref) for ref in given]
+            given = [_fill_unselected(over, active, ref) for ref in given]
         outs = evaluate(over, loop.body, given, constants(over, loop.body))
         grown = [flag.batched or apart or old or out.batched for old, out in zip(flags[:count], outs)]
         grown[-1] = flag.batched or apart

@@ -41,7 +41,7 @@ class Batched(Holding):
     @property
     @override
     def shape(self) -> Any:
-        """The shape of one example."""
+        """Return the shape of one example."""
         shape = self.value.shape
         return shape[1:] if self.batched else shape
 
@@ -77,16 +77,16 @@ class Batching(Wrapper[Batched, R]):
         return Batched(value, self)
 
     def ref(self, value: Any, batched: bool = False) -> Batched:
-        """An inner value as a ref."""
+        """Return an inner value as a ref."""
         return Batched(value, self, batched)
 
     def on(self, inner: Interpreter[Any]) -> Batching[Any]:
-        """The same examples on another interpreter: one that traces a body, or the one of a rule."""
+        """Return the same batching over another interpreter, which traces a body or runs a rule."""
         numbers = self._numbers
         return Batching(inner, self.size, None if numbers is None else lambda: inner.adopt(numbers()), self.outside)
 
     def stretched(self, ref: Batched) -> Any:
-        """The value with the axis of examples in front; a shared value is broadcast along it."""
+        """Return the value with the axis of examples first; broadcast a shared value along it."""
         value = ref.value
         return value if ref.batched else self.inner.broadcast_to(value, shape=(self.size, *value.shape))
 
@@ -99,7 +99,7 @@ class Batching(Wrapper[Batched, R]):
 
     @override
     def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
-        """Errors name the shapes of one example."""
+        """Check one example by the op's own rule, so that errors name its shapes."""
         if not self.cursor.quiet:
             self.infer(primitive, tuple([TensorType(ref.shape, ref.dtype) for ref in refs]), static)
 
@@ -121,7 +121,7 @@ class Batching(Wrapper[Batched, R]):
         return tuple([out if type(out) is Batched and out.ops is self else Batched(out, self, True) for out in found])
 
     def one_by_one(self, primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
-        """The op on one example after the other, in a scan: right for every op, and slow."""
+        """Run the op on one example after the other, in a scan: right for every op, and slow."""
         self.inner.note_one_by_one(primitive)
 
         def step(inner: Any, carry: Any, xs: Any) -> Any:
@@ -134,8 +134,8 @@ class Batching(Wrapper[Batched, R]):
 
 
 def _impure(primitive: Primitive, static: Static) -> bool:
-    """Whether every example needs its own run although all operands are shared: a user's op with an effect, perhaps in
-    a body. Draws are told apart by their operands."""
+    """Return whether every example needs its own run although all operands are shared: for a user's op with an effect,
+    also inside a body. Random draws differ by their operands."""
     effects = primitive.effects.union(*[value.effects for value in static.values() if type(value) is Body])
     return not ONCE_PER_RUN.isdisjoint(effects)
 
@@ -144,7 +144,7 @@ def _impure(primitive: Primitive, static: Static) -> bool:
 
 
 def _bind_declared(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
-    """The op as one op on the batch, whose derivative is what the op's own rules define for each example."""
+    """Bind one op on the batch whose derivative is what the rules of the op define for each example."""
     draws = Effect.DRAWS in primitive.effects and ops._numbers is not None
     op = _declared(primitive, tuple([ref.batched for ref in refs]), draws)
     numbers = (ops._numbers(),) if ops._numbers is not None and draws else ()
@@ -154,7 +154,7 @@ def _bind_declared(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batc
 
 @cache
 def _declared(primitive: Primitive, flags: tuple[bool, ...], draws: bool) -> Primitive:
-    """`primitive` on a batch of the operands marked in `flags`, behind the numbers of the examples if it draws."""
+    """Return the op on a batch of the operands marked in `flags`; if it draws, behind the numbers of the examples."""
     first = int(draws)
     every = (True,) * (len(primitive.outputs) + len(primitive.residuals))
 
@@ -246,7 +246,7 @@ def vmap(
     else:
         results = _in_chunks(ops, program, values, size, chunk)
     with Quietly(ops.cursor):
-        moved = [out if axis is None else _moved(ops, out, 0, axis) for out, axis in zip(results, program.out_axes)]
+        moved = [out if axis is None else _move_axis(ops, out, 0, axis) for out, axis in zip(results, program.out_axes)]
     return unflatten(program.built, moved)
 
 
@@ -264,8 +264,8 @@ def _is_axis(axis: Any) -> bool:
     return axis is None or isinstance(axis, int) and not isinstance(axis, bool)
 
 
-def _moved(ops: Interpreter[Any], x: Any, source: int, destination: int) -> Any:
-    """x with its axis `source` at `destination`."""
+def _move_axis(ops: Interpreter[Any], x: Any, source: int, destination: int) -> Any:
+    """Return x with its axis `source` at `destination`."""
     if source == destination:
         return x
     order = [axis for axis in range(len(x.shape)) if axis != source]
@@ -276,7 +276,7 @@ def _moved(ops: Interpreter[Any], x: Any, source: int, destination: int) -> Any:
 def _with_examples_in_front(
     ops: Interpreter[Any], refs: Sequence[Any], axes: Sequence[int | None], paths: Sequence[str]
 ) -> tuple[list[Any], Dim]:
-    """The refs with their axes of examples in front, and the number of examples."""
+    """Return the refs with their axes of examples first, and the number of examples."""
     size: Any = None
     first, values = "", []
     for ref, axis, path in zip(refs, axes, paths):
@@ -285,13 +285,13 @@ def _with_examples_in_front(
             continue
         rank, name = len(ref.shape), f"argument {path} is {show_shape(ref.shape)}"
         if not -rank <= axis < rank:
-            raise ShapeError(f"{name} and has no axis {axis} of examples; change in_axes", op="vmap")
+            raise ShapeError(f"{name}, expected an axis {axis} of examples; change in_axes", op="vmap")
         axis %= rank
         if size is None:
             size, first = ref.shape[axis], f"{name} with {ref.shape[axis]} examples on axis {axis}"
         here = f"{first}, but {name} with {ref.shape[axis]} on axis {axis}"
         require_equal(size, ref.shape[axis], f"vmap: {here}: all arguments need the same number of examples")
-        values.append(_moved(ops, ref, axis, 0))
+        values.append(_move_axis(ops, ref, axis, 0))
     if size is None:
         raise ShapeError("in_axes is None for every argument, so nothing says how many examples there are", op="vmap")
     return values, size
@@ -321,7 +321,7 @@ class _OneExample:
     def run(
         self, ops: Interpreter[Any], count: Dim, values: Sequence[Any], start: Any = None, *, loops: int = 0
     ) -> list[Any]:
-        """The results for `count` examples, with the examples in front, unless all share the result.
+        """Return the results for `count` examples, with the examples first, unless all share the result.
 
         start   the number of the first example, a ref; None for 0
         loops   how many loops over chunks `ops` is in
@@ -354,7 +354,7 @@ class _OneExample:
 
 
 def _in_chunks(ops: Interpreter[Any], program: _OneExample, values: Sequence[Any], size: Dim, chunk: int) -> list[Any]:
-    """The results of `chunk` examples at a time, in a scan, in the memory of one chunk; then those of the rest."""
+    """Run `chunk` examples at a time, in a scan, in the memory of one chunk; then the remaining ones."""
     if not isinstance(size, int):
         raise UnsupportedError(
             f"chunk={chunk} is not supported for {size} examples, whose number of chunks is unknown; give the "

@@ -46,12 +46,12 @@ Rule: TypeAlias = "Callable[[Batching[Any], Primitive, Sequence[Batched], Static
 
 
 def batched_as_is(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
-    """An op that has the same meaning with an axis more in front of every operand."""
+    """Run an op that means the same with one more axis before those of every operand."""
     return ops.inner.bind(primitive, tuple(map(ops.stretched, refs)), static)
 
 
 def _with_static(change: Callable[..., dict[str, Any]]) -> Rule:
-    """The op itself with an axis more in front, and with other static parameters: `change(**static)`."""
+    """Return a rule that runs the op itself with one more first axis, and static parameters from `change(**static)`."""
 
     def rule(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
         return ops.inner.bind(primitive, tuple(map(ops.stretched, refs)), {**static, **change(**static)})
@@ -134,7 +134,7 @@ def _pool(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], sta
 
 
 def _conv(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
-    """With one kernel for all examples these are more images; with a kernel for each, more groups of channels."""
+    """Treat examples as more images if they share the kernel, otherwise as more groups of channels."""
     kernel, *bias, x = refs
     inner, rank = ops.inner, len(kernel.shape) - 2
     several = len(x.shape) == rank + 2
@@ -201,8 +201,8 @@ def _all_rows(ops: Batching[Any], x: Batched) -> Any:
 
 
 def _rows_of_all(ops: Batching[Any], idx: Batched, rows: Any) -> Any:
-    """Indices into the rows of each example as indices into those of all; -1, which is out of range, for one that is
-    out of the range of its example."""
+    """Turn indices into the rows of each example into indices into the rows of all; -1 stands for an index out of the
+    range of its example, and is out of range as well."""
     inner, shape = ops.inner, (ops.size, *idx.shape)
     index = inner.cast(ops.stretched(idx), dtype=INT64)
     count = inner.full(shape=shape, value=rows, dtype=INT64)
