@@ -3,6 +3,7 @@
 A scan runs all examples at once and carries what any example changes. If a choice differs between examples, every
 branch that some example takes runs. A `while_loop` runs until the last example has ended. An example for which a branch
 or an iteration does not count gets a copy of the values of one for which it does, and so cannot add a nan or an error.
+A body with an external effect, such as printing, runs for one example after the other, where it counts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ops.body import Body, ScanParameters, WhileParameters
-from ..ops.primitive import Primitive, Static
+from ..ops.dims import is_zero
+from ..ops.primitive import Effect, Primitive, Static
 from ..ops.types import BOOL, INT64, TensorType
 from .cond import bind_switch, get_branches
 from .remat import bind_remat
@@ -69,6 +71,10 @@ def _carried(ops: Batching[Any], refs: Sequence[Batched], flags: Sequence[bool])
     return [ops.stretched(ref) if flag else ref.value for ref, flag in zip(refs, flags)]
 
 
+def _has_external_effect(*bodies: Body) -> bool:
+    return any(Effect.EXTERNAL in body.effects for body in bodies)
+
+
 def _select(ops: Batching[Any], mask: Batched, x: Batched, y: Batched) -> Batched:
     found: Batched = ops.select(ops.broadcast_to(mask, shape=x.shape), x, y)
     return found
@@ -78,7 +84,7 @@ def _fill_unselected(ops: Batching[Any], mask: Batched, x: Batched) -> Batched:
     """Return x with a copy of an example where the mask holds in place of those where it does not.
 
     What these compute is not used, and has no nan that a product with a cotangent of zero could keep."""
-    if not x.batched:
+    if not x.batched or is_zero(ops.size):
         return x
     first = ops.inner.argmax(ops.inner.cast(mask.value, dtype=INT64), axis=0)
     copy = ops.inner.detach(ops.inner.gather_rows(x.value, first))
@@ -88,6 +94,8 @@ def _fill_unselected(ops: Batching[Any], mask: Batched, x: Batched) -> Batched:
 def batched_switch(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
     """Keep a common choice; otherwise run each branch that any example takes, and select for each example."""
     (index, *operands), bodies = refs, get_branches(static)
+    if index.batched and _has_external_effect(*bodies):
+        return ops.one_by_one(primitive, refs, static)
     if index.batched:
         return _switch_of_each(ops, index, operands, bodies)
     traced = []
@@ -151,6 +159,8 @@ def batched_while(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batch
 
     while True:  # until it is known which carries differ from example to example, and whether examples end apart
         apart = flags[count - 1]
+        if apart and _has_external_effect(loop.test, loop.body):
+            return ops.one_by_one(primitive, refs, static)
         rows = [_type(ops, t, flag) for t, flag in zip(types[:count], flags)] + [types[count - 1]] * apart
         tester, part = loop_part(inner, rows, loop.test.lines), loop_part(inner, rows, loop.body.lines)
         testing, given = inputs_of(tester, tester.state[-1])

@@ -76,7 +76,14 @@ class Tracer(Wrapper[Variable, R]):
             return ref
         known = self._known.get(id(ref))
         if known is None:
-            known = self._known[id(ref)] = ref, self.wrap(self.inner.adopt(ref))
+            known = self._known[id(ref)] = ref, self._read(self.inner.adopt(ref))
+        return known[1]
+
+    def _read(self, value: R) -> Variable:
+        """Return the input for a ref of `inner`: one, by however many refs from further outside it is known."""
+        known = self._known.get(id(value))
+        if known is None:
+            known = self._known[id(value)] = value, self.wrap(value)
         return known[1]
 
     @override
@@ -88,7 +95,7 @@ class Tracer(Wrapper[Variable, R]):
     @override
     def step(self) -> Variable:
         if self._step is None:
-            self._step = self.wrap(self.inner.step())
+            self._step = self._read(self.inner.step())
         return self._step
 
     @override

@@ -322,6 +322,13 @@ def test_a_step_in_which_nothing_can_move_is_an_error() -> None:
     assert checked(BLOCKED, accuracy, specs(w="3 8"), X, LABELS) == []  # as a program, nothing is wrong with it
 
 
+def test_parameters_that_a_loop_without_carry_reads_move() -> None:
+    def loss(ops: Any, params: Any, xs: Any) -> Any:
+        return ops.sum(ops.scan(lambda own, carry, x: (carry, own.sum(own.mul(x, params["w"]))), (), xs)[1])
+
+    assert stepped(BLOCKED, loss, specs(w="8"), Spec("T 8")) == []
+
+
 def test_a_step_that_looks_at_no_parameter_is_an_error() -> None:
     def loss(ops: Any, params: Any, x: Any) -> Any:
         return ops.sum(x)

@@ -407,6 +407,11 @@ def test_one_stretched_operand_is_what_broadcasting_is_for(x: str, y: str) -> No
     assert checked(RULE, lambda ops, x, y: x + y, Spec(x), Spec(y)) == []
 
 
+def test_operand_that_all_examples_of_a_batch_share_is_not_stretched_by_the_user() -> None:
+    program = opstage.vmap(lambda ops, x, y: x * y, in_axes=(0, None))
+    assert checked(RULE, program, Spec("B 4 1"), Spec("4 5")) == []
+
+
 def test_a_number_is_no_operand_to_stretch() -> None:
     assert checked(RULE, lambda ops, x: 2 * x + 1.5 - x / 3, Spec("B T")) == []
 

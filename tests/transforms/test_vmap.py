@@ -14,7 +14,7 @@ import optree
 import pytest
 
 import opstage
-from opstage import Options, Spec, transform
+from opstage import Options, Spec, debug, transform
 from opstage.ops.errors import ProgramError, RangeError, ShapeError
 from opstage.ops.trees import map_leaves
 from tests.conformance.harness import leaves
@@ -295,6 +295,43 @@ def test_vmap_is_checked_for_every_batch_size(case: Case) -> None:
     specs = optree.tree_unflatten(structure, map(spec, flat, axes_of(case)))
     report = opstage.check(opstage.vmap(case.program, case.in_axes), *specs, options=FLOAT64)
     assert report.ok, str(report)
+
+
+@BACKENDS
+@PROGRAMS
+def test_batch_may_be_empty(case: Case, backend: str) -> None:
+    flat, structure = optree.tree_flatten(case.args)
+    none = [x if axis is None else np.take(x, [], axis) for x, axis in zip(flat, axes_of(case))]
+    found = opstage.run(
+        opstage.vmap(case.program, case.in_axes),
+        *optree.tree_unflatten(structure, none),
+        options=FLOAT64.replace(backend=backend),
+    )
+    one = opstage.run(case.program, *examples(case)[0], options=FLOAT64)
+    assert [np.shape(x) for x in leaves(found)] == [(0, *np.shape(x)) for x in leaves(one)]
+
+
+# Effects --------------------------------------------------------------------------------------------------------------
+
+
+def printing_branch(ops: Any, x: Any) -> Any:
+    return ops.cond(x > 0.0, lambda own, x: debug.print(own, x, "positive"), lambda own, x: x, x)
+
+
+def printing_loop(ops: Any, x: Any) -> Any:
+    return ops.while_loop(lambda own, x: x < 2.0, lambda own, x: debug.print(own, x + 1.0, "next"), x)
+
+
+@BACKENDS
+@pytest.mark.parametrize("program", [printing_branch, printing_loop])
+def test_effects_are_those_of_a_loop(program: Any, backend: str) -> None:
+    """A branch or iteration that an example does not take prints nothing for it."""
+    options, x = FLOAT64.replace(backend=backend), np.array([-0.5, 0.5, 3.0])
+    printed: list[list[str]] = []
+    for run in (opstage.vmap(program), lambda ops, x: ops.scan(lambda own, c, x: (c, program(own, x)), (), x)[1]):
+        with debug.redirect(printed.append([]) or printed[-1].append):
+            opstage.run(run, x, options=options)
+    assert printed[0] == printed[1] != []
 
 
 # Draws ----------------------------------------------------------------------------------------------------------------

@@ -269,7 +269,7 @@ def _through_loop(subject: Subject, loop: Equation, bits: dict[int, int], ends: 
     iteration, carries = subject.iterations.of(loop), loop.static["carries"]
     for number, outside in zip(iteration.inputs, loop.inputs):
         bits[number] = bits.get(outside, 0)
-    before: list[int] = []
+    before: list[int] | None = None
     while before != (before := [bits[number] for number in iteration.inputs[:carries]]):
         _follow(subject, iteration.equations, None, bits, ends)
         for number, following in zip(iteration.inputs[:carries], iteration.outputs):

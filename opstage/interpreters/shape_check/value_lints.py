@@ -296,7 +296,7 @@ def stretched_both(subject: Subject) -> Iterator[Finding]:
             continue
         makers = [subject.maker(number) for number in call.inputs]
         spread = [maker for maker in makers if maker is not None and maker.primitive is BROADCAST_TO]
-        both = [maker for maker in spread if subject.program.place(maker) == place]
+        both = [m for m in spread if subject.program.place(m) == place and m.ordinal != call.ordinal]  # not by a rule
         if len(both) == 2 and not _is_outer(subject, both[0].inputs[0], both[1].inputs[0]):
             yield _stretched(subject, call, both[0], both[1])
 
