@@ -182,5 +182,5 @@ def test_the_step_is_proved_and_its_memory_is_a_formula() -> None:
 
 def test_levels_that_there_are_not() -> None:
     for value in (1, 4, True, "2", 2.0, [2]):
-        with pytest.raises(opstage.UsageError, match="is not a level of ZeRO that there is; expected 0, 2 or 3"):
+        with pytest.raises(opstage.UsageError, match="is not a level of ZeRO; expected 0, 2 or 3"):
             Options(zero=value)  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ def test_a_dropped_program_that_comes_back_gives_what_it_gave_and_says_what_to_d
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         first = [made.forward(rows(n)) for n in (3, 4, 5)]
-    with pytest.warns(ProgramWarning, match=r"option program_memory, 1B; give them more, Options\(program_memory="):
+    with pytest.warns(ProgramWarning, match=r"option program_memory, 1B; raise it, Options\(program_memory="):
         assert made.forward(rows(3)) == first[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it is said once

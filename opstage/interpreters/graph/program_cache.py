@@ -383,7 +383,7 @@ class ProgramCache(Generic[V]):
             message = (
                 f"a compiled program is compiled again, since the cache has evicted it: the programs in use need more "
                 f"than option program_memory, {self._text}; raise it, "
-                f"Options(program_memory={show_bytes(4 * self._limit).replace(' ', '')!r}), or use batches of fewer "
+                f"Options(program_memory={show_bytes(4 * self._limit).replace(' bytes', 'B').replace(' ', '')!r}), or use batches of fewer "
                 "shapes"
             )
             warn_user(ProgramWarning(message))

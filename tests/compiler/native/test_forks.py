@@ -296,7 +296,7 @@ def test_an_epoch_that_another_thread_makes_is_an_error_in_the_child() -> None:
         try:
             next(epoch)
         except opstage.UsageError as error:
-            return "begin the epoch in this process" in str(error) and len(list(loader.epoch(1))) == 16
+            return "start the epoch in this process" in str(error) and len(list(loader.epoch(1))) == 16
         return False
 
     in_child(refuses)

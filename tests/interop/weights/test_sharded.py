@@ -116,7 +116,7 @@ def entry(begin: int, end: int, shape: list[int], dtype: str = "F32") -> dict[st
         ({"x": entry(0, 4, [2**62, 4])}, 4, "which no array has"),
         ({"x": {"dtype": "F32"}}, 0, "its header does not list tensors"),
         (b"[" * 100_000, 0, "its header does not list tensors"),
-        ({"__metadata__": {"a": 1}}, 0, "are not texts by name"),
+        ({"__metadata__": {"a": 1}}, 0, "are not strings by name"),
     ],
 )
 def test_files_that_are_wrong(tmp_path: Path, header: Any, count: int, message: str) -> None:
