@@ -380,11 +380,11 @@ class ProgramCache(Generic[V]):
         """Warn, once, if the program being compiled is one that was evicted before."""
         if not self._warned and mark in self._dropped:
             self._warned = True
+            more = show_bytes(4 * self._limit).replace(" bytes", "B").replace(" ", "")
             message = (
                 f"a compiled program is compiled again, since the cache has evicted it: the programs in use need more "
                 f"than option program_memory, {self._text}; raise it, "
-                f"Options(program_memory={show_bytes(4 * self._limit).replace(' bytes', 'B').replace(' ', '')!r}), or use batches of fewer "
-                "shapes"
+                f"Options(program_memory={more!r}), or use batches of fewer shapes"
             )
             warn_user(ProgramWarning(message))
 
