@@ -71,7 +71,7 @@ R = TypeVar("R", bound=Any)
 M = TypeVar("M", bound=Callable[..., Any])
 R_co = TypeVar("R_co", covariant=True)
 Static: TypeAlias = Mapping[str, Any]
-"""Static parameters by name: int, Dim, Fraction, DimFloat, float, bool, str, a closed body, or tuples of them."""
+"""Static parameters by name: int, Dim, Fraction, DimFloat, float, bool, str, None, a closed body, or tuples of them."""
 
 NO_STATIC: Static = {}
 Row: TypeAlias = tuple[R, ...]

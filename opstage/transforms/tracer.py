@@ -33,12 +33,12 @@ class Tracer(Wrapper[Variable, R]):
     __slots__ = ("trace", "captured", "lines", "iteration", "_known", "_step", "_iterations", "_loops")
     ref_type = Variable
     misplaced = (
-        "a ref of the body of a scan, a while_loop or a branch was used with ops from outside of it; the body has ops "
-        "of its own, its first argument, and returns what is wanted outside"
+        "a ref of the body of a scan, a while_loop, a branch or a remat was used with ops from outside of it; the body "
+        "has ops of its own, its first argument, and returns what is wanted outside"
     )
     leaked = (
-        "a ref of the body of a scan, a while_loop or a branch was used after the body was traced; return it from the "
-        "body"
+        "a ref of the body of a scan, a while_loop, a branch or a remat was used after the body was traced; return it "
+        "from the body"
     )
 
     def __init__(

@@ -163,7 +163,7 @@ def through(value: Any, scope: DimScope) -> Any:
 
 
 PLAIN = st.recursive(
-    st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.fractions(), st.text()),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.fractions(), st.text()),
     lambda inner: st.lists(inner, max_size=3).map(tuple),
     max_leaves=6,
 )
@@ -174,6 +174,15 @@ def test_plain_statics_are_read_exactly(value: Any) -> None:
     read = through(value, DimScope())
     assert repr(read) == repr(value)  # tells -0.0 from 0.0 and True from 1, in tuples as well
     assert "  # " not in show_static(value, [])
+
+
+def test_a_loop_without_a_limit_is_read_back() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return (ops.while_loop(lambda own, x: own.sum(x) < 3.0, lambda own, x: x + 1.0, x),)
+
+    graph = record(program, [TensorType((4,), FLOAT32)], FLOAT32, 0)
+    assert "limit=None" in show_graph(graph)
+    fixed_point(graph)
 
 
 def test_a_float_that_is_no_number() -> None:

@@ -109,7 +109,7 @@ def _static_canonical(body: Body) -> Iterator[Violation]:
                 yield position, f"{name} holds {brief(wrong)}, {a_type(wrong)}"
 
 
-_CANONICAL = (bool, int, float, str, Fraction, DimExpr, Body)
+_CANONICAL = (bool, int, float, str, Fraction, DimExpr, Body, type(None))
 
 
 def _not_canonical(value: Any) -> Iterator[Any]:

@@ -76,7 +76,7 @@ def show_static(value: Any, bodies: list[Body]) -> str:
     """Return the text of a static parameter; closed bodies are appended to `bodies` and written as their position."""
     if type(value) is float and not math.isfinite(value):
         return f'float("{value}")'
-    if type(value) in (bool, int, float):
+    if value is None or type(value) in (bool, int, float):
         return repr(value)
     if type(value) is str:
         return quoted(value)
@@ -93,7 +93,7 @@ def show_static(value: Any, bodies: list[Body]) -> str:
         bodies.append(value)
         return f"body({len(bodies) - 1})"
     raise UsageError(
-        f"expected a number, string, size, closed body or tuple as a static parameter, got {brief(value)}, "
+        f"expected a number, string, size, closed body, tuple or None as a static parameter, got {brief(value)}, "
         f"{a_type(value)}"
     )
 
@@ -133,7 +133,7 @@ def _read(node: ast.expr, scope: DimScope, body: Callable[[int], Body]) -> Any:
     match node:
         case ast.Constant(value=str() as value):
             return read_text(value)
-        case ast.Constant(value=bool() | int() | float() as value):
+        case ast.Constant(value=None | bool() | int() | float() as value):
             return value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if (
             type(value) is not bool
