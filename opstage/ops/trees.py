@@ -230,8 +230,9 @@ def leaves_of_prefix(name: str, prefix: Any, tree: Any, is_leaf: Callable[[Any],
     `prefix` is one value for the whole tree, or a tree that stops anywhere above the leaves of `tree`. Raises
     UsageError for a prefix of another structure, or with leaves that `is_leaf` refuses.
     """
+    shown = optree.tree_map(lambda _: "…", tree, none_is_leaf=True, namespace=_NAMESPACE)  # errors show no data
     try:
-        found = optree.broadcast_prefix(prefix, tree, none_is_leaf=True, namespace=_NAMESPACE)
+        found = optree.broadcast_prefix(prefix, shown, none_is_leaf=True, namespace=_NAMESPACE)
     except ValueError as error:
         raise UsageError(f"{name} is not built like the tree that it describes: {error}") from None
     for value in found:

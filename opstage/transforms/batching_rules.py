@@ -185,14 +185,14 @@ def _gather_rows(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batche
     x, idx = refs
     if not x.batched:
         return ops.inner.bind(primitive, (x.value, idx.value), static)
-    return ops.inner.bind(primitive, (_all_rows(ops, x), _rows_of_all(ops, idx, x.shape[0])), static)
+    return ops.inner.bind(primitive, (_all_rows(ops, x), _rows_of_all(ops, idx, x.shape[0], static["mode"])), static)
 
 
 def _scatter_add_rows(
     ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static
 ) -> Sequence[Any]:
     x, v, idx = refs
-    operands = (_all_rows(ops, x), ops.stretched(v), _rows_of_all(ops, idx, x.shape[0]))
+    operands = (_all_rows(ops, x), ops.stretched(v), _rows_of_all(ops, idx, x.shape[0], static["mode"]))
     return [ops.inner.reshape(out, shape=(ops.size, *x.shape)) for out in ops.inner.bind(primitive, operands, static)]
 
 
@@ -200,15 +200,18 @@ def _all_rows(ops: Batching[Any], x: Batched) -> Any:
     return ops.inner.reshape(ops.stretched(x), shape=(ops.size * x.shape[0], *x.shape[1:]))
 
 
-def _rows_of_all(ops: Batching[Any], idx: Batched, rows: Any) -> Any:
+def _rows_of_all(ops: Batching[Any], idx: Batched, rows: Any, mode: str) -> Any:
     """Turn indices into the rows of each example into indices into the rows of all; -1 stands for an index out of the
     range of its example, and is out of range as well."""
     inner, shape = ops.inner, (ops.size, *idx.shape)
     index = inner.cast(ops.stretched(idx), dtype=INT64)
     count = inner.full(shape=shape, value=rows, dtype=INT64)
+    start = inner.mul(inner.iota(shape=shape, axis=0), count)
+    if mode == "raise":  # the error names the index, and the rows of one example
+        return inner.add(inner.gather_rows(inner.iota(shape=(rows,)), index), start)
     outside = inner.full(shape=shape, value=-1, dtype=INT64)
     valid = inner.logical_and(inner.less(outside, index), inner.less(index, count))
-    return inner.select(valid, inner.add(index, inner.mul(inner.iota(shape=shape, axis=0), count)), outside)
+    return inner.select(valid, inner.add(index, start), outside)
 
 
 # The table ------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, debug, transform
-from opstage.ops.errors import ProgramError, RangeError, ShapeError
+from opstage.ops.errors import ProgramError, RangeError, ShapeError, UsageError
 from opstage.ops.trees import map_leaves
 from tests.conformance.harness import leaves
 
@@ -399,6 +399,7 @@ REFUSED = {
     "sizes": (lambda ops, x, y: transform.vmap(ops, mlp, x, y), ShapeError, "argument 0 is (6, 4) with 6 examples"),
     "axis": (lambda ops, x, y: transform.vmap(ops, mlp, x, in_axes=2), ShapeError, "expected an axis 2 of examples"),
     "none": (lambda ops, x, y: transform.vmap(ops, mlp, x, in_axes=None), ShapeError, "in_axes is None for every"),
+    "tree": (lambda ops, x, y: transform.vmap(ops, mlp, x, in_axes=(0, 0)), UsageError, "expected: 2, got: 1"),
     "rank": (lambda ops, x, y: transform.vmap(ops, lambda own, x: own.matmul(x, x), x), ShapeError, "(4,)"),
     "leak": (lambda ops, x, y: leaked(ops, x), ProgramError, "a ref of a vmapped function was used outside"),
     "index": (lambda ops, x, y: transform.vmap(ops, lambda own, x: own.gather_scalar(x, index=9), x), ShapeError, "9"),
@@ -429,5 +430,5 @@ def test_check_reports_an_op_that_runs_on_one_example_after_the_other() -> None:
 
 @BACKENDS
 def test_index_out_of_the_range_of_its_example_raises(backend: str) -> None:
-    with pytest.raises(RangeError):
+    with pytest.raises(RangeError, match=r"index 5 at position \(0, 0\) is out of range: x is \(5,"):
         opstage.run(opstage.vmap(pick), normal(B, 5, 3), np.full((B, 4), 5), options=FLOAT64.replace(backend=backend))
