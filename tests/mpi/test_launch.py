@@ -34,7 +34,7 @@ def test_a_run_is_that_of_one_process(tmp_path: Path, undisturbed: list[str]) ->
     run = tmp_path / "run"
     done = opstage("launch", "-n", "2", *TRAIN, "--epochs", "2", "--out", str(run)).well()
     assert weights(run) == undisturbed
-    assert done.said.count("kept in") == 1
+    assert done.said.count("saved in") == 1
     again = opstage("launch", "-n", "2", *TRAIN, "--epochs", "2", "--out", str(run))
     assert (again.code, again.said.count("opstage: ")) == (2, 1), again.said
 
@@ -150,5 +150,5 @@ def test_a_killed_process_is_restarted_from_the_checkpoint(tmp_path: Path, whole
     begun(process, run, 8)
     os.kill(children(process.pid)[-1], signal.SIGKILL)
     done = ended(process).well()
-    assert "has died" in done.said and "goes on from" in done.said
+    assert "has died" in done.said and "continues from" in done.said
     assert weights(run) == whole

@@ -44,7 +44,7 @@ def srun(slurm: Slurm, mpi: str, count: int) -> tuple[str, ...]:
 def test_a_run_is_that_of_one_process(slurm: Slurm, alone: list[str], tmp_path: Path, mpi: str, count: int) -> None:
     run = tmp_path / "run"
     done = slurm.run(*srun(slurm, mpi, count), *COMMAND, *TRAIN, "--epochs", "2", "--out", str(run)).well()
-    assert done.said.count("kept in") == 1
+    assert done.said.count("saved in") == 1
     assert f"process {count - 1} on " in done.said
     assert weights(run) == alone
 
