@@ -130,7 +130,7 @@ def model_of(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
     """Return the onnx.ModelProto of a graph. See `Graph.to_onnx`."""
     onnx = package()
     if graph.dtype == EXACT:
-        raise UnsupportedError("ONNX has no element type for dtype exact; record the program in float64")
+        raise UnsupportedError("dtype exact is not supported by ONNX; record the program in float64")
     given = arrays(graph, values or {})
     writer = OnnxWriter(EXPORTS, graph.dtype, graph.seed)
     names = list(graph.input_names)

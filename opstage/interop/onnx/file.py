@@ -134,7 +134,7 @@ def read(source: str | os.PathLike[str] | bytes) -> File:
     except Exception as error:  # protobuf's own error, which depends on the implementation
         raise UsageError(f"{where} is not an ONNX model, or a damaged one: {brief(str(error))}") from None
     if not model.HasField("graph") or not model.opset_import:
-        raise UsageError(f"{where} is not an ONNX model: it has no graph, or says no version of its operators")
+        raise UsageError(f"{where} is not an ONNX model: it lacks a graph, or the version of its operators")
     try:
         return _Reader(onnx, where, folder, model).file(stem, data)
     except _NoTextError as error:
@@ -318,7 +318,7 @@ class _Reader:
         """Return an input or output with its type, as far as the file declares it."""
         name = call.name(proto.name)
         if not name:
-            self.refuse("an input or output has no name")
+            self.refuse("an input or output lacks a name")
         kind = proto.type.WhichOneof("value")
         if kind is None:
             return Declared(name, None, None)

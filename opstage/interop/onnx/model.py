@@ -363,7 +363,7 @@ def _inputs(graph: OnnxGraph, where: tuple[str, ...]) -> dict[str, Spec]:
     names: dict[str | tuple[str, int], str] = {}
     for declared in graph.inputs:
         if declared.shape is None:
-            raise UnsupportedError(f"the input {declared.name!r} has no shape; a program's inputs have one")
+            raise UnsupportedError(f"the input {declared.name!r} lacks a shape, which the inputs of a program need")
         argument = argument_name(declared.name, specs)
         sizes: list[int | str] = []
         for axis, size in enumerate(declared.shape):

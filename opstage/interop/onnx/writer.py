@@ -373,7 +373,7 @@ class OnnxWriter(BaseInterpreter[OnnxValue]):
 
     @override
     def get(self, ref: OnnxValue, /) -> Any:
-        raise ProgramError("a model that is written has no values yet")
+        raise ProgramError("a model that is being written has not been computed")
 
 
 def plain(value: Any, dtype: DType) -> int | float:

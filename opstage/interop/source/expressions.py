@@ -236,7 +236,7 @@ class SourceExpressions:
             return f"ratio({value.numerator}, {value.denominator})"
         if type(value) is tuple:
             return tuple_of([self.static(entry) for entry in value])
-        raise UnsupportedError(f"a static parameter of type {type(value).__name__} has no text in Python")
+        raise UnsupportedError(f"a static parameter of type {type(value).__name__} cannot be written in Python")
 
     def number(self, value: float) -> str:
         """Format any float, including nan and infinity."""
@@ -288,7 +288,7 @@ class _Sizes(ast.NodeTransformer):
             return self._as_real(found)
         if function == "sqrt":
             return ast.BinOp(self.visit(node.args[0]), ast.Pow(), ast.Constant(0.5))
-        raise UnsupportedError(f"the size {ast.unparse(node)} has no text in Python")
+        raise UnsupportedError(f"the size {ast.unparse(node)} cannot be written in Python")
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         match node:

@@ -146,7 +146,7 @@ def test_what_has_no_meaning_is_said_once() -> None:
         {"again": FLAG, "d": FLOATS},
     )
     endless = model([node("Loop", ["", "", "x"], ["y"], body=body)], {"x": ["n", 2]}, ["y"])
-    with pytest.raises(UnsupportedError, match="nothing ends it"):
+    with pytest.raises(UnsupportedError, match="nothing ends the loop"):
         load(endless)
 
     then = subgraph([node("Unheard", ["x"], ["t"], domain="")], {}, {"t": FLOATS})

@@ -303,7 +303,7 @@ def _until(
     start = (ops.const(0, dtype=INT64), ops.reshape(ref_of(ops, first), shape=()), *[ref_of(ops, v) for v in carried])
     _, _, *last = ops.while_loop(goes_on, step, start, max_iterations=limit)
     if endless[0] and trips is None:
-        raise UnsupportedError("nothing ends it: it has no trip count, and its condition stays true")
+        raise UnsupportedError("nothing ends the loop: it lacks a trip count, and its condition stays true")
     return (
         *[TensorValue(ref, dtype) for ref, dtype in zip(last, types)],
         *[None] * (len(call.node.outputs) - len(last)),
@@ -340,7 +340,7 @@ def _unrolled(call: NodeCall[Any], body: OnnxGraph, trips: int, carried: list[An
     columns: list[Value] = []
     for column in stacked:
         if not column:
-            raise UnsupportedError("it has no iterations, so what it stacks has no shape")
+            raise UnsupportedError("the loop runs zero iterations, so the shapes of its stacked outputs are unknown")
         rows = [ref_of(ops, value) for value in _tensors(column, "it stacks sequences")]
         columns.append(TensorValue(ops.stack(rows, axis=0), column[0].dtype))
     return (*carried, *columns)

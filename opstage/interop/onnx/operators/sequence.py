@@ -285,7 +285,7 @@ def _functions(call: NodeCall[Any], direction: int, defaults: list[str]) -> list
         "softsign": lambda ops, x: ops.softsign(x),
     }
     if alphas or betas:
-        raise UnsupportedError("activations with numbers of their own are not known")
+        raise UnsupportedError("activations with custom coefficients are not supported")
     for name in names:
         if name.lower() not in known:
             raise UnsupportedError(f"its activation {name} is not known")
