@@ -214,7 +214,7 @@ class Document:
 
     def elements(self) -> list[Document]:
         """The values of a list."""
-        if not isinstance(self.value, list):
+        if not isinstance(self.value, (list, tuple)):
             raise self.expected("a list")
         return [Document(value, f"{self.where}[{i}]", self.advice) for i, value in enumerate(self.value)]
 

@@ -8,7 +8,7 @@ from . import clip, schedule
 from .adaptive import Adadelta, Adagrad, Adam, AdamW, Rmsprop
 from .descent import Momentum, Nesterov, Sgd
 from .groups import grouped
-from .muon import Muon
+from .muon_optimizer import Muon
 from .optimizer import Optimizer, Rate, Slot
 from .schedule import Schedule
 

@@ -107,7 +107,7 @@ def test_the_commands_of_a_run(opstage: Command, folder: Path) -> None:
         (["evaluate", "nowhere"], "unknown model 'nowhere'"),
         (["predict", "nowhere", "--data", "rows.npz", "--out", "p.csv"], "nowhere: the run directory does not exist"),
         (["predict", "run", "--data", "rows.npz", "--out", "p.txt"], "predictions are written as .csv or .npz"),
-        (["export", "run", "-o", "m.txt"], "the name says no format"),
+        (["export", "run", "-o", "m.txt"], "the suffix is not that of a format"),
         (["export", "run", "-o", "no/where/m.onnx", "--which", "ema"], "lacks a moving average"),
         (["graph", "run", "--model.hidden", "9"], "is a run, which has its own settings"),
     ]:
@@ -236,6 +236,6 @@ def test_predictions_do_not_take_the_place_of_the_rows_that_they_are_of(opstage:
     Path("also.csv").symlink_to("rows.csv")
     for out in ("rows.csv", "./rows.csv", "also.csv"):
         code, _, err = opstage("predict", "run", "--data", "rows.csv", "--out", out)
-        assert (code, "is the file of --data, which would be lost" in err) == (2, True), err
+        assert (code, "is the file of --data, which would be overwritten" in err) == (2, True), err
     assert Path("rows.csv").read_text() == f"a,b,kind\n{rows}"
     assert opstage("predict", "run", "--data", "rows.csv", "--out", "out.csv")[0] == 0

@@ -163,7 +163,7 @@ def test_without_a_folder_code_stays_in_memory_and_a_warning_says_so(warm: tuple
     (tmp_path / "file").write_text("")
     digest, log, warnings = said(started(tmp_path / "file" / "below"))
     assert digest == warm[1] and compiled(log) > 10
-    assert "cannot be written to" in warnings
+    assert "compiled kernels cannot be stored on disk" in warnings
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="a superuser writes anywhere")

@@ -83,7 +83,7 @@ def test_a_run_in_python_is_kept_resumed_and_loaded(tmp_path: Path) -> None:
     assert same(whole, again) and len(again.results) == 4
     loaded = opstage.load(tmp_path / "whole", model=line())
     assert np.array_equal(loaded.predict(X), whole.predict(X))
-    with pytest.raises(UsageError, match="line is a model that was made in Python"):
+    with pytest.raises(UsageError, match="line is a model made in Python"):
         opstage.load(tmp_path / "whole")
     with pytest.raises(UsageError, match="holds a run of python:line, but the model given is python:other"):
         opstage.load(tmp_path / "whole", model=line("other"))

@@ -94,7 +94,10 @@ opstage.fit({str(path)!r}, rows, epochs=1, batch_size=8, progress=False, out="ru
         assert factor(opstage.load(tmp_path / "run")) == value
 
 
-def test_a_module_that_has_changed_since_it_was_imported_is_refused(tmp_path: Path) -> None:
+def test_a_module_that_has_changed_since_it_was_imported_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # changed literals show in what Python has cached
     written(tmp_path, 1.0)
     sys.path.insert(0, str(tmp_path))
     importlib.invalidate_caches()

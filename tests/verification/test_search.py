@@ -80,7 +80,7 @@ def test_bounds_of_regions_compiled_are_those_of_eager_runs() -> None:
     rows = np.eye(2, dtype="f4")
     whole = Regions.whole(np.full(6, -1.0), np.full(6, 1.0), found.relus)
     halves = whole.by_phase(np.array([3])).by_phase(np.array([9, 9]))
-    (eager, a), (compiled, b) = [found.anew(rows, halves, Options(backend=each)) for each in ("eager", "compiled")]
+    (eager, a), (compiled, b) = [found.bound(rows, halves, Options(backend=each)) for each in ("eager", "compiled")]
     np.testing.assert_allclose(eager, compiled, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(a.least, b.least, rtol=1e-4, atol=1e-4)
 

@@ -206,7 +206,7 @@ def test_a_run_is_verified_by_the_model_that_it_exports(tmp_path: Path) -> None:
         prop = property_of(tmp_path / "p", [0.0] * 64, [0.01] * 64, 10, f"(assert (>= Y_0 {limit}))")
         code, said = run_command(tmp_path / "run", prop, "--output", "probabilities")
         assert (code, said.splitlines()[0]) == outcome
-    with pytest.raises(UsageError, match="name one of several outputs by --output"):
+    with pytest.raises(UsageError, match="Select one of several outputs with --output"):
         run_command(tmp_path / "run", prop)
 
 

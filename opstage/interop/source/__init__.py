@@ -111,7 +111,7 @@ def recorded(network: Network, *, train: bool = False) -> Graph:
         missing = _constraints(program, (network.params, state), specs)
         more = f"; it needs {' '.join([f'--where {each!r}' for each in missing])}" if len(missing) > 1 else ""
         raise UnsupportedError(
-            f"{network.name} does not hold for every size, so it has no source: {error}{more}"
+            f"{network.name} does not hold for every size, so its source cannot be written: {error}{more}"
         ) from error
     names = [f"{kind}.{name}" for kind, tree in (("params", network.params), ("state", state)) for name in sorted(tree)]
     names += network.inputs

@@ -317,7 +317,7 @@ def programmed(source: Any, sizes: Mapping[str, str]) -> Program:
             places[spec.arg.name] = ("constant", spec.target, part_dtype(tensor.dtype))
             constants[spec.target] = constant_of(tensor)
         elif spec.kind in (kinds.CUSTOM_OBJ, kinds.TOKEN):
-            raise UnsupportedError(f"its input {spec.arg.name!r} is an object of a class of its own, not a tensor")
+            raise UnsupportedError(f"its input {spec.arg.name!r} is an object of a custom class; expected a tensor")
     arguments, specs, where, input_nodes = _inputs(program, signature, kinds, nodes, sizes)
     output, constants_out, mutations = _outputs(torch, program, signature)
     return Program(

@@ -124,9 +124,7 @@ def test_a_size_that_no_input_has() -> None:
 
 def test_fractions_have_no_element_type() -> None:
     graph = opstage.record(affine, PARAMS, Spec("B 3"), options=Options(dtype="exact"))
-    with pytest.raises(
-        UnsupportedError, match="dtype exact is not supported by ONNX; record the program in float64"
-    ):
+    with pytest.raises(UnsupportedError, match="dtype exact is not supported by ONNX; record the program in float64"):
         model_of(graph)
 
 
