@@ -75,11 +75,16 @@ def test_opstage_alone_names_the_first_steps(opstage: Run) -> None:
         (["import_weights"], "unknown command 'import_weights' (did you mean 'import-weights'?) (see opstage --help)"),
         (["train", "mpl"], "the argument MODEL: unknown model 'mpl' (did you mean 'mlp'?); shipped are "),
         (["check", "resnt"], "unknown model 'resnt' (did you mean 'resnet'?); shipped are "),
-        (["check", "--memroy"], "No such option '--memroy'. (Did you mean "),
     ],
 )
 def test_a_misspelled_name_suggests_the_nearest(opstage: Run, words: list[str], message: str) -> None:
     assert refusal(opstage(*words)).startswith(message)
+
+
+def test_a_misspelled_option_suggests_the_nearest(opstage: Run) -> None:
+    """In the words of the installed click."""
+    message = refusal(opstage("check", "--memroy"))
+    assert message.startswith("No such option") and "--memory" in message
 
 
 @pytest.mark.parametrize(
