@@ -123,8 +123,8 @@ def test_the_op_that_launched_it_is_named(folder: Path, monkeypatch: pytest.Monk
         """A recorder that compiles what it is asked to launch."""
 
         allocate, deallocate, synchronize = Recorder.allocate, Recorder.deallocate, Recorder.synchronize
-        upload, download, product, trim = Recorder.upload, Recorder.download, Recorder.product, Recorder.empty_cache
-        part = Recorder.part
+        upload, download, product = Recorder.upload, Recorder.download, Recorder.product
+        empty_cache, part = Recorder.empty_cache, Recorder.part
 
         def launch(self, kernel: Any, blocks: int, threads: int, *arguments: Any) -> None:
             compile_kernel(kernel, signature_of(arguments), SM_90)
