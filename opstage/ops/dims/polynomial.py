@@ -15,8 +15,9 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from fractions import Fraction
+from typing import TypeAlias, TypeVar
 
 from ..errors import TooComplexError
 
@@ -72,6 +73,8 @@ class Minimum:
 Atom: TypeAlias = NamedDim | Quotient | Minimum
 Monomial: TypeAlias = tuple[Atom, ...]
 Polynomial: TypeAlias = dict[Monomial, int]
+_Term = TypeVar("_Term", bound=Hashable)
+_Number = TypeVar("_Number", int, Fraction)
 
 
 class Undefined(ArithmeticError):
@@ -130,8 +133,8 @@ def constant_value(p: Polynomial) -> int | None:
     return p.get(()) if len(p) == 1 else None
 
 
-def add(p: Polynomial, q: Polynomial, factor: int = 1) -> Polynomial:
-    """Return `p + factor * q`."""
+def add(p: dict[_Term, _Number], q: dict[_Term, _Number], factor: int = 1) -> dict[_Term, _Number]:
+    """Return `p + factor * q`, of polynomials or of other sums of terms."""
     result = dict(p)
     for monomial, coefficient in q.items():
         total = result.get(monomial, 0) + factor * coefficient

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ..errors import ShapeError, TooComplexError
 from . import polynomial as poly
 from .expression import DimExpr
+from .polynomial import add as add
 
 if TYPE_CHECKING:
     from .scope import DimScope
@@ -64,18 +65,6 @@ def of_polynomial(p: poly.Polynomial) -> Terms:
         _factors([(atom, 2 * monomial.count(atom)) for atom in dict.fromkeys(monomial)]): Fraction(coefficient)
         for monomial, coefficient in p.items()
     }
-
-
-def add(a: Terms, b: Terms, factor: int = 1) -> Terms:
-    """Return `a + factor * b`."""
-    result = dict(a)
-    for factors, coefficient in b.items():
-        total = result.get(factors, 0) + factor * coefficient
-        if total:
-            result[factors] = total
-        else:
-            result.pop(factors, None)
-    return result
 
 
 def multiply(a: Terms, b: Terms) -> Terms:
