@@ -29,7 +29,6 @@ from .options import Options, options_of
 from .program_arguments import Program, argument_paths, bind_train, require_arguments, with_arrays
 from .transforms.anomaly import watched
 from .transforms.base_program import BaseProgram, Identity
-from .transforms.batching import require_settings
 from .transforms.derivatives import jvp as jvp_over
 from .transforms.derivatives import run_on_tape
 from .transforms.derivatives import value_and_grad as value_and_grad_over
@@ -241,6 +240,8 @@ def vmap(
     Raises:
         UsageError: a program that is not a function; other settings.
     """
+    from .transforms.batching import require_settings  # late: few processes call vmap
+
     require_settings(program, chunk, draws)
 
     @wraps(program)
