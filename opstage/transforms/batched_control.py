@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..ops.arrangement import moveaxis
 from ..ops.body import Body, ScanParameters, WhileParameters
 from ..ops.dims import is_zero
 from ..ops.primitive import Effect, Primitive, Static
@@ -29,10 +30,6 @@ def _type(ops: Batching[Any], one: TensorType, batched: bool) -> TensorType:
     return TensorType((ops.size, *one.shape), one.dtype) if batched else one
 
 
-def _first_two_swapped(ops: Any, x: Any) -> Any:
-    return ops.permute(x, axes=(1, 0, *range(2, len(x.shape))))
-
-
 def batched_scan(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], static: Static) -> Sequence[Any]:
     """Bind one loop whose body runs all examples."""
     loop, inner = ScanParameters(**static), ops.inner
@@ -49,7 +46,7 @@ def batched_scan(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batche
         if grown == flags[:carries]:
             break
         flags[:carries] = grown
-    xs = [_first_two_swapped(inner, ref.value) if ref.batched else ref.value for ref in refs[carries:split]]
+    xs = [moveaxis(inner, ref.value, source=1, target=0) if ref.batched else ref.value for ref in refs[carries:split]]
     found = bind_scan(
         tracer,
         list(zip(inside, _carried(ops, refs, grown))),
@@ -60,7 +57,7 @@ def batched_scan(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batche
         length=loop.length,
     )
     ys = [
-        ops.ref(_first_two_swapped(inner, y) if out.batched else y, out.batched)
+        ops.ref(moveaxis(inner, y, source=1, target=0) if out.batched else y, out.batched)
         for y, out in zip(found.ys, outs[carries:])
     ]
     return [*[ops.ref(value, flag) for value, flag in zip(found.carry, grown)], *ys]

@@ -8,12 +8,13 @@ composite without a rule is decomposed, and a core op without a rule runs in a s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, final
 
 from typing_extensions import override
 
+from ..ops.arrangement import moveaxis
 from ..ops.body import Body
 from ..ops.dims import Dim, require_equal
 from ..ops.dispatch import Quietly
@@ -246,7 +247,10 @@ def vmap(
     else:
         results = _in_chunks(ops, program, values, size, chunk)
     with Quietly(ops.cursor):
-        moved = [out if axis is None else _move_axis(ops, out, 0, axis) for out, axis in zip(results, program.out_axes)]
+        moved = [
+            out if axis is None else moveaxis(ops, out, source=0, target=axis)
+            for out, axis in zip(results, program.out_axes)
+        ]
     return unflatten(program.built, moved)
 
 
@@ -264,37 +268,42 @@ def _is_axis(axis: Any) -> bool:
     return axis is None or isinstance(axis, int) and not isinstance(axis, bool)
 
 
-def _move_axis(ops: Interpreter[Any], x: Any, source: int, destination: int) -> Any:
-    """Return x with its axis `source` at `destination`."""
-    if source == destination:
-        return x
-    order = [axis for axis in range(len(x.shape)) if axis != source]
-    order.insert(destination, source)
-    return ops.permute(x, axes=tuple(order))
-
-
 def _with_examples_in_front(
     ops: Interpreter[Any], refs: Sequence[Any], axes: Sequence[int | None], paths: Sequence[str]
 ) -> tuple[list[Any], Dim]:
     """Return the refs with their axes of examples first, and the number of examples."""
     size: Any = None
-    first, values = "", []
+    first: tuple[str, Any, int] | None = None
+    values = []
     for ref, axis, path in zip(refs, axes, paths):
         if axis is None:
             values.append(ref)
             continue
-        rank, name = len(ref.shape), f"argument {path} is {show_shape(ref.shape)}"
+        rank = len(ref.shape)
         if not -rank <= axis < rank:
-            raise ShapeError(f"{name}, expected an axis {axis} of examples; change in_axes", op="vmap")
+            raise ShapeError(
+                f"argument {path} is {show_shape(ref.shape)}, expected an axis {axis} of examples; change in_axes",
+                op="vmap",
+            )
         axis %= rank
-        if size is None:
-            size, first = ref.shape[axis], f"{name} with {ref.shape[axis]} examples on axis {axis}"
-        here = f"{first}, but {name} with {ref.shape[axis]} on axis {axis}"
-        require_equal(size, ref.shape[axis], f"vmap: {here}: all arguments need the same number of examples")
-        values.append(_move_axis(ops, ref, axis, 0))
+        here = path, ref, axis
+        if first is None:
+            size, first = ref.shape[axis], here
+        require_equal(size, ref.shape[axis], partial(_different_sizes, first, here))
+        values.append(moveaxis(ops, ref, source=axis, target=0))
     if size is None:
         raise ShapeError("in_axes is None for every argument, so nothing says how many examples there are", op="vmap")
     return values, size
+
+
+def _different_sizes(first: tuple[str, Any, int], second: tuple[str, Any, int]) -> str:
+    """Return the message about two arguments, each a path, a ref and its axis of examples."""
+    (path, ref, axis), (other_path, other, other_axis) = first, second
+    return (
+        f"vmap: argument {path} is {show_shape(ref.shape)} with {ref.shape[axis]} examples on axis {axis}, but "
+        f"argument {other_path} is {show_shape(other.shape)} with {other.shape[other_axis]} on axis {other_axis}: all "
+        "arguments need the same number of examples"
+    )
 
 
 class _OneExample:

@@ -27,6 +27,7 @@ from ..ops import (
     sequence,
     slicing,
 )
+from ..ops.arrangement import moveaxis
 from ..ops.dims import floor_div, is_one
 from ..ops.dispatch import VARY_LIKE
 from ..ops.primitive import Primitive, Static
@@ -151,7 +152,7 @@ def _conv(ops: Batching[Any], primitive: Primitive, refs: Sequence[Batched], sta
     channels = floor_div(out.shape[at], ops.size)
     out = inner.reshape(out, shape=(*out.shape[:at], ops.size, channels, *out.shape[at + 1 :]))
     if several:
-        out = inner.permute(out, axes=(1, 0, *range(2, rank + 3)))
+        out = moveaxis(inner, out, source=1, target=0)
     for b in bias:
         column = inner.reshape(ops.stretched(b), shape=(ops.size, *(1,) * at, *b.shape, *(1,) * rank))
         out = inner.add(out, inner.broadcast_to(column, shape=out.shape))
@@ -173,7 +174,7 @@ def _as_channels(ops: Batching[Any], x: Batched, rank: int) -> Any:
     """(B, N, C, *S) as (N, B * C, *S), or (B, C, *S) as (B * C, *S)."""
     value, inner = ops.stretched(x), ops.inner
     if len(x.shape) == rank + 2:
-        value = inner.permute(value, axes=(1, 0, *range(2, rank + 3)))
+        value = moveaxis(inner, value, source=1, target=0)
     at = len(x.shape) - rank - 1
     return inner.reshape(value, shape=(*value.shape[:at], ops.size * value.shape[at + 1], *value.shape[at + 2 :]))
 
